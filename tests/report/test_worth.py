@@ -265,7 +265,7 @@ def test_where_lower_is_better_a_gain_is_still_above_zero() -> None:
     basel, _, genf = (c.gain for c in worth.worths(r)[0].clients)
     assert (basel.mean, genf.mean) == (1.0, -1.5)
     assert (basel.low, basel.over) == (None, "")
-    note = results.gains(r)[0].note
+    note = results.gains(r).note
     assert "with the sign reversed so that positive is better" in note
     assert "Mean absolute error" in note
 
@@ -341,7 +341,7 @@ def test_beside_the_mean_over_clients_stands_that_in_which_each_test_row_counts_
     assert of.whole.per_row is not None
     assert (of.whole.mean, of.whole.per_row.mean) == pytest.approx((0.0, -0.14))
     assert (of.whole.verdict, of.whole.per_row.verdict) == ("open", "loses")
-    table = results.gains(r)[0]
+    table = results.gains(r)
     assert table.entries[0].cells[:2] == tuple(worth.bracket(g, ACCURACY) for g in (of.whole, of.whole.per_row))
     sites, by_row = (row for row in worth.rows(r) if row["client"] is None)
     assert (sites["alike"], by_row["alike"]) == ("clients", "test rows")
@@ -371,7 +371,7 @@ def test_on_noise_about_one_client_in_twenty_gains_or_loses_and_gains_are_found(
     some = [w for _ in range(10) for w in worth.worths(noise(rng, 0.7))]
     assert sum(w.count("gains") for w in some) >= 50
     assert all(w.whole.verdict == "gains" for w in some)
-    assert "Of 6 clients about 0.3 would gain or lose by chance alone." in results.gains(noise(rng, 0.0))[0].note
+    assert "Of 6 clients about 0.3 would gain or lose by chance alone." in results.gains(noise(rng, 0.0)).note
 
 
 def test_a_run_keeps_the_results_of_test_rows_and_gains_have_intervals_by_them(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_of_many_methods_those_are_worth_it_that_are_when_corrected_for_their_nu
     assert verdict.verdict(both).startswith("Federation is worth it: A gains +11.00 points")
     means = {row["method"]: (row["verdict"], row["why"]) for row in worth.rows(both) if row["client"] is None}
     assert (means["A"], means["B"]) == (("gains", ""), ("open", worth.UNCORRECTED))
-    table = results.gains(both)[0]
+    table = results.gains(both)
     assert table.head[3] == ("reading", "Holm, 6 methods")
     assert [row.cells[2] for row in table.entries[:2]] == ["better off", "undecided"]
 
@@ -470,7 +470,7 @@ def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others()
         assert {c.verdict for c in bold.clients} == {"open"}
         assert verdict.verdict(r).startswith("Federation is worth it: fed gains")
         assert (bold.whole.low is None) == (not names)  # clients that each seed draws anew: one seed tells nothing
-        assert results.gains(r)[0].entries[0].cells[0].endswith(" (1 of 5 seeds)")
+        assert results.gains(r).entries[0].cells[0].endswith(" (1 of 5 seeds)")
         mean = worth.rows(r)[0]
         assert (mean["seeds"], mean["lost"]) == (1, 4)
         assert not names or mean["why"] == worth.DIVERGED
@@ -482,10 +482,10 @@ def test_an_unfinished_run_compares_equal_rounds_and_says_which_seeds_it_leaves_
     behind = replace(ended(r, {at[:2]: 2 if at[:2] == ("fed", 3) else 3 for at in r.frame.keys}), summary=None)
     (of,) = worth.worths(behind)
     assert (of.seeds, of.lost) == (3, 1)
-    assert results.gains(behind)[0].entries[0].cells[0].endswith("] (3 of 4 seeds)")
+    assert results.gains(behind).entries[0].cells[0].endswith("] (3 of 4 seeds)")
     assert "Gains leave out seeds without a result: fed (3 of 4 seeds)." in verdict.notes(behind)
     nowhere = replace(ended(r, {at[:2]: 2 if at[0] == "fed" else 3 for at in r.frame.keys}), summary=None)
-    assert results.gains(nowhere) == []
+    assert results.gains(nowhere) is None
 
 
 @pytest.mark.parametrize(
@@ -520,10 +520,10 @@ def test_of_many_clients_the_one_of_two_rows_that_lost_both_is_not_said_to_lose(
     """Client s2 loses all of its two rows, which may be chance; s1, of 100 rows, loses 40 points."""
     names, n = tuple(f"s{i}" for i in range(12)), (100, 100, 2, *[100] * 9)
     r = record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, 0.0, *(0.5,) * 9)}}, names=names, n=n)
-    whole, by_client = results.gains(r)
+    whole, by_client = results.gains(r), results.by_client(r)
     assert whole.entries[0].cells[4:6] == ("1 of 12", "1")
     assert [row.name for row in by_client.entries] == list(names)
-    assert by_client.entries[1].cells[1].startswith("−40.00 [")
+    assert by_client.entries[1].cells[-1].startswith("−40.00 [")
 
 
 def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
@@ -540,8 +540,9 @@ def test_each_client_has_a_row_with_every_method_s_result() -> None:
         {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
     )
     table = results.by_client(r)
-    assert table.head == (("client", ""), ("test rows", ""), ("alone", "training alone, %"), ("fed", "%"))
-    assert [(row.name, *row.cells) for row in table.entries] == [
+    assert table.head[:4] == (("client", ""), ("test rows", ""), ("alone", "training alone, %"), ("fed", "%"))
+    assert table.head[4:] == (("fed gain", "percentage points"),)
+    assert [(row.name, *row.cells[:3]) for row in table.entries] == [
         ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
         ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),
     ]

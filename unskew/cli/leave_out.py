@@ -94,5 +94,5 @@ def _cost(left_out: "Mapping[str | None, Point]") -> str:
     return f"{runs}; about {each} each, {duration(max(forecast.seconds, 1.0) * len(left_out))} in all"
 
 
-def _cell(of: Mapping[str, Any], measure: "Measure") -> str:
-    return "–" if of["mean"] is None else measure.with_interval(of["mean"], of["low"], of["high"])
+def _cell(mean: Mapping[str, Any], measure: "Measure") -> str:
+    return "–" if mean["mean"] is None else measure.with_interval(mean["mean"], mean["low"], mean["high"])

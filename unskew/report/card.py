@@ -74,19 +74,20 @@ def _sites(record: Record, beside: Sequence[str]) -> Section | None:
         shown = replace(apart, caption="", entries=tuple(e for e in apart.entries if e.name in beside))
         return Section("Results by client", "Clients have no names.", (), (shown,))
     try:
-        every = [results.by_client(record), *results.gains(record)[1:]]
+        by_client = results.by_client(record)
     except RunError:  # no client was evaluated by itself
         return None
-    return Section("Results by client", "", (), tuple(_of_methods(t, beside, record) for t in every))
+    return Section("Results by client", "", (), (_of_methods(by_client, beside, record),))
 
 
-def _of_methods(of: Table, methods: Sequence[str], record: Record) -> Table:
+def _of_methods(whole: Table, methods: Sequence[str], record: Record) -> Table:
     """The table without the columns of other methods, and without clients beyond the first that fit on a page."""
-    kept = [k for k, (title, _) in enumerate(of.head) if title not in record.methods or title in methods]
-    rows = (replace(entry, cells=tuple(entry.cells[k - 1] for k in kept[1:])) for entry in of.entries[:MOST_CLIENTS])
-    left = len(of.entries) - MOST_CLIENTS
-    note = f"{of.note} {left} more clients are in the run’s report." if left > 0 else of.note
-    return Table(of.caption, tuple(of.head[k] for k in kept), tuple(rows), note)
+    whose = [title.removesuffix(" gain") for title, _ in whole.head]
+    kept = [k for k, name in enumerate(whose) if name not in record.methods or name in methods]
+    rows = (replace(entry, cells=tuple(entry.cells[k - 1] for k in kept[1:])) for entry in whole.entries[:MOST_CLIENTS])
+    left = len(whole.entries) - MOST_CLIENTS
+    note = f"{whole.note} {left} more clients are in the run’s report." if left > 0 else whole.note
+    return Table(whole.caption, tuple(whole.head[k] for k in kept), tuple(rows), note)
 
 
 def _method(record: Record, method: str) -> Table:

@@ -1,6 +1,6 @@
 """One grammar of figures, Altair's: each function makes a chart of a frame, for a page, a notebook or a paper.
 
-In their arguments `of` are colours by method, and x and y are titles of axes.
+In their arguments `marks` are colours by method, and x and y are titles of axes.
 Colours are those of a light page.  A page draws each chart once as a picture whose colours are its style sheet's, and
 with the `library` again, as wide as there is room, to be pointed at, clicked and zoomed; nothing comes from a network.
 This module imports Altair, so it is imported where something is drawn.
@@ -87,7 +87,7 @@ def _slim(svg: str) -> str:
     svg = re.sub(says, "", svg)
     svg = re.sub(r'<path [^>]*(?<![-\w])opacity="0"[^>]*?(/>|></path>)', "", svg)
     places = r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"'
-    return re.sub(places, lambda of: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", of[0]), svg)
+    return re.sub(places, lambda place: re.sub(r"\d*\.\d{2,}", lambda n: f"{float(n[0]):.1f}", place[0]), svg)
 
 
 def _fitted(chart: alt.TopLevelMixin, width: int, **more: Any) -> str:
@@ -190,9 +190,9 @@ def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.Laye
     return drawn
 
 
-def by_name(of: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
+def by_name(marks: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
     """The colours of methods, or of whatever else has them."""
-    scale = alt.Scale(domain=list(of), range=list(of.values()))
+    scale = alt.Scale(domain=list(marks), range=list(marks.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
 
 
@@ -219,10 +219,10 @@ def bare(field: str, **more: Any) -> Any:
     return kind(f"{field}:Q", axis=axis, **more)
 
 
-def interval(name: str, of: Any, scale: float = 1.0, **more: Any) -> dict[str, Any]:
+def interval(name: str, gain: Any, scale: float = 1.0, **more: Any) -> dict[str, Any]:
     """A row of `forest`: a mean with its interval, low and high, in units of the axis."""
-    low, high = (None if end is None else scale * end for end in (of.low, of.high))
-    return {"name": name, "value": scale * of.mean, "low": low, "high": high, **more}
+    low, high = (None if end is None else scale * end for end in (gain.low, gain.high))
+    return {"name": name, "value": scale * gain.mean, "low": low, "high": high, **more}
 
 
 def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
@@ -232,9 +232,9 @@ def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
     return drawn
 
 
-def points(of: Mapping[str, Any], x: str, y: str) -> list[dict[str, Any]]:
+def points(by_method: Mapping[str, Any], x: str, y: str) -> list[dict[str, Any]]:
     """Rows of `square`: two attributes of each method's or site's values, side by side."""
-    pairs = ((name, zip(getattr(one, x), getattr(one, y), strict=True)) for name, one in of.items())
+    pairs = ((name, zip(getattr(one, x), getattr(one, y), strict=True)) for name, one in by_method.items())
     return [{"method": name, "x": across, "y": up} for name, both in pairs for across, up in both]
 
 
@@ -254,14 +254,16 @@ def spans(values: Iterable[float], factor: float) -> bool:
 
 
 # ---------------------------------------------------------------- charts of any run
-def curves(data: Rows, of: Mapping[str, str], x: str, y: str, log: bool = False, far: bool = False) -> alt.LayerChart:
+def curves(
+    data: Rows, marks: Mapping[str, str], x: str, y: str, log: bool = False, far: bool = False
+) -> alt.LayerChart:
     """Lines with bands from the lowest to the highest seed; `data` is method, x, mean, low, high.
 
     With `log` the vertical axis is logarithmic where values span much; the horizontal one is where ends lie far apart,
     or with `far` in any case.
     """
     every = _each(data)
-    shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
+    shown = {m: colour for m, colour in marks.items() if any(r["method"] == m for r in every)}
     far = far or spans((max(r["x"] for r in every if r["method"] == m) for m in shown), 20)
     points = [r for r in every if not (far and r["x"] <= 0)]
     tall, few = log and spans((r["mean"] for r in every), 50), len(shown) <= MOST_LABELLED
@@ -315,16 +317,16 @@ def thin(count: int, most: int = MOST_POINTS) -> list[int]:
 
 
 def lines(
-    title: str, caption: str, of: Mapping[str, Curve], marks: Mapping[str, str], x: str, y: str, scale: float = 1.0,
-    log: bool = False,
+    title: str, caption: str, by_method: Mapping[str, Curve], marks: Mapping[str, str], x: str, y: str,
+    scale: float = 1.0, log: bool = False,
 ) -> Chart:  # fmt: skip
     """Curves over seeds with their words; `log` and titles of axes are as `curves` takes them."""
-    parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in of.items())
-    drawn = curves(of_curves(of, scale), marks, x, y, log=log)
+    parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in by_method.items())
+    drawn = curves(of_curves(by_method, scale), marks, x, y, log=log)
     return Chart(title, caption, drawn, f"{title}: {'; '.join(parts)}.")
 
 
-def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Mapping[str, str]) -> alt.Chart:
+def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, marks: Mapping[str, str]) -> alt.Chart:
     """The methods' names at the right, as high as their lines end, moved apart where these are too close."""
     low, high = map(math.log, ends) if log else ends
     step = 15 * (high - low) / HEIGHT
@@ -344,25 +346,25 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, of: Ma
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]
     text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
-    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(of))
+    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(marks))
     return drawn
 
 
 _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": INK}
 
 
-def forest(data: Rows, x: str, of: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
+def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, and the line of no difference.
 
     `data` is name, value, low, high (None without an interval, which is pale), and where known kind (gains, loses, open
-    or mean, which is a diamond) and size; `of` are colours by name in place of those of kinds.
+    or mean, which is a diamond) and size; `marks` are colours by name in place of those of kinds.
     With `log`, for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
     order = [r["name"] for r in every]
     axis = over(x, [v for r in every for v in (zero, r["value"], r["low"], r["high"])], log)
-    colour = by_name(_KINDS, "kind") if of is None else by_name({n: of[n] for n in order}, "name")
+    colour = by_name(_KINDS, "kind") if marks is None else by_name({n: marks[n] for n in order}, "name")
     base = alt.Chart(rows(every)).encode(y=names("name", order), color=colour)
     size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
     shape = alt.condition("datum.kind == 'mean'", alt.value("diamond"), alt.value("circle"))
@@ -399,15 +401,15 @@ def strip(data: Rows, x: str) -> alt.LayerChart:
     return themed(alt.layer(rule(across=False), quantiles.encode(x=share), line, drawn), height=HEIGHT)
 
 
-def spread(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
+def spread(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
     """The clients' results of each method: every client a tick, the middle half a bar, and the median.
 
     `data` is method, value.
     """
     every = _each(data)
     axis = over(x, (r["value"] for r in every))
-    shown = [m for m in of if any(r["method"] == m for r in every)]
-    base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(of))
+    shown = [m for m in marks if any(r["method"] == m for r in every)]
+    base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(marks))
     half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2="q3(value):Q")
     ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
     median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
@@ -449,8 +451,8 @@ def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
     """
     every = _each(data)
     numbers = sorted({r["group"] for r in every}, key=lambda g: (not g.isdigit(), int(g) if g.isdigit() else 0))
-    of = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in numbers}
-    return _squares(every, x, y, "O", 16, color=by_name(of, "group", legend=True), tooltip=[alt.Tooltip("group:N")])
+    marks = {g: COLOURS[(int(g) - 1) % len(COLOURS)] if g.isdigit() else BOUND for g in numbers}
+    return _squares(every, x, y, "O", 16, color=by_name(marks, "group", legend=True), tooltip=[alt.Tooltip("group:N")])
 
 
 def group_sizes(data: Rows) -> alt.LayerChart:
@@ -472,19 +474,19 @@ def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170) 
     return themed(drawn, facets=columns)
 
 
-def dots(data: Rows, of: Mapping[str, str], x: str) -> alt.LayerChart:
+def dots(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
     """A mark of each method, or site, in each row; `data` is method, row, value."""
     axis = over(x, [0.0, *(r["value"] for r in _each(data))])
-    shapes = alt.Shape("method:N", scale=alt.Scale(domain=list(of)), legend=None)
+    shapes = alt.Shape("method:N", scale=alt.Scale(domain=list(marks)), legend=None)
     base = alt.Chart(rows(data)).mark_point(filled=True, size=60).encode(
-        x=alt.X("value:Q", **axis), y=names("row"), color=by_name(of, legend=True), shape=shapes,
+        x=alt.X("value:Q", **axis), y=names("row"), color=by_name(marks, legend=True), shape=shapes,
         tooltip=_tip("method:N", "row:N", "value:Q"),
     )  # fmt: skip
     return themed(alt.layer(rule(), base), height=alt.Step(20))
 
 
 def square(
-    data: Rows, of: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
+    data: Rows, marks: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
 ) -> alt.LayerChart:
     """Curves between 0 and 1 by method or site, as of ROC, precision and calibration; `data` is method, x, y, in order.
 
@@ -492,7 +494,7 @@ def square(
     """
     every = [{**r, "at": i} for i, r in enumerate(_each(data))]
     ends = [{"x": 0, "y": level or 0}, {"x": 1, "y": 1 if level is None else level}]
-    shown = {m: colour for m, colour in of.items() if any(r["method"] == m for r in every)}
+    shown = {m: colour for m, colour in marks.items() if any(r["method"] == m for r in every)}
     pick, unit = alt.selection_point(fields=["method"], bind="legend"), alt.Scale(domain=[0, 1])
     lines = alt.Chart(rows(every)).mark_line(strokeWidth=2, point=dotted).encode(
         x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order="at:Q",
@@ -522,14 +524,14 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
     return themed(alt.layer(*layers), height=HEIGHT)
 
 
-def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
+def parallel(data: Rows, settings: Sequence[str], score: str) -> alt.LayerChart:
     """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
 
-    `data` is trial, score, which colours the lines, and a column for each hyperparameter in `of`, None where a trial
+    `data` is trial, score, which colours the lines, and a column for each of `settings`, None where a trial
     has no value; those whose values span much have a logarithmic scale.
     """
     every, points, ticks = _each(data), [], []
-    for name in of:
+    for name in settings:
         held = [r for r in every if r[name] is not None]
         bend = math.log if spans((r[name] for r in held), 50) and min(r[name] for r in held) > 0 else float
         low, high = (bend(end(r[name] for r in held)) if held else 0.0 for end in (min, max))
@@ -538,7 +540,7 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
         for r in held:
             at = (bend(r[name]) - low) / (high - low) if high > low else 0.5
             points.append({"trial": r["trial"], "score": r["score"], "name": name, "value": r[name], "at": at})
-    across = alt.X("name:N", sort=list(of), title=None, axis=alt.Axis(grid=True, labelAngle=0, domain=False))
+    across = alt.X("name:N", sort=list(settings), title=None, axis=alt.Axis(grid=True, labelAngle=0, domain=False))
     up = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1]))
     shade = alt.Scale(range=[FAINT, COLOURS[0]], interpolate="rgb")
     colour = alt.Color("score:Q", title=score, scale=shade, legend=alt.Legend(type="gradient", gradientLength=140))
@@ -549,7 +551,7 @@ def parallel(data: Rows, of: Sequence[str], score: str) -> alt.LayerChart:
     return themed(alt.layer(lines, ends_of), height=HEIGHT)
 
 
-def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
+def best_so_far(data: Rows, marks: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
     """The best score after each trial; `data` is method, trial from 1, score, and `higher` if more is better."""
     best: dict[str, float] = {}
     points = []
@@ -557,4 +559,4 @@ def best_so_far(data: Rows, of: Mapping[str, str], y: str, higher: bool = True) 
         m, score = r["method"], float(r["score"])
         best[m] = (max if higher else min)(best.get(m, score), score)
         points.append({"method": m, "x": r["trial"], "mean": best[m], "low": best[m], "high": best[m]})
-    return curves(points, of, "trial", y)
+    return curves(points, marks, "trial", y)

@@ -174,7 +174,7 @@ def _gaps_chart(look: Look) -> Chart | None:
 
 # ---------------------------------------------------------------- a terminal
 def screen(look: Look, width: int) -> str:
-    """The data in at most 25 lines: their size, the largest sites, how these differ, and at most three notes.
+    """The data in at most 25 lines: their size, the largest sites, three numbers on how they differ, and three notes.
 
     Args:
         look: The look at the data.
@@ -182,11 +182,13 @@ def screen(look: Look, width: int) -> str:
     """
     lines = cut(f"{look.name}: {look.size}.", width, 2)
     lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
-    lines += [line for number in look.disagreement[:3] for line in cut(f"{number.name}: {number.meaning}", width, 2)]
-    for note in look.notes[:MOST_NOTES]:
-        lines += cut(f"- {note}", width, 2)
+    if look.disagreement:
+        numbers = disagreement_table(replace(look, disagreement=look.disagreement[:3]))
+        few = tuple(replace(row, cells=row.cells[:-1]) for row in numbers.entries)
+        lines += render.text(replace(numbers, caption="", head=numbers.head[:-1], entries=few), width).splitlines()
+    lines += [line for note in look.notes[:MOST_NOTES] for line in cut(f"- {note}", width, 2)]
     more = len(look.notes) - MOST_NOTES
-    lines += [f"{f'{more} more notes, and all' if more > 0 else 'All'} sites and columns: on the page, or --json"]
+    lines += [f"{more} more notes: on the page, or --json"] if more > 0 else []
     return "\n".join(filter(None, lines))
 
 

@@ -176,8 +176,8 @@ def of_run(record: Record, brief: bool = False) -> Page:
 
 def _sections(record: Record) -> list[Section]:
     """The folded parts of a page; one without pictures, tables and words is left out."""
-    m, base, worths = record.headline, record.baseline, worth.worths(record) if record.comparable else ()
-    named = [w for w in worths if w.bound is None and worth.named(w.clients)]
+    m, base = record.headline, record.baseline
+    named = [w for w in worth.rivals(record) if worth.named(w.clients)]
     curves = (
         pictures.curve(record, "traffic"), pictures.curve(record, "time"),
         pictures.curve(record, "round", m.own, f"own {m.axis}"),
@@ -190,7 +190,7 @@ def _sections(record: Record) -> list[Section]:
     sections = [
         Section.of("All results", "", (), [results.headline(record)], "every metric"),
         Section.of(f"Differences to {base}", "", (), differences, "seed by seed"),
-        Section.of("Gains over training alone", "", gains, results.gains(record), "methods, clients"),
+        Section.of("Gains over training alone", "", gains, [results.gains(record)], "methods, clients"),
         Section.of("Clients", "", [clients], [results.by_client(record) if clients else None], "own results"),
         Section.of("Curves", "", curves, (), "traffic, time, losses"),
         Section.of("Unseen clients", "", (), [results.unseen(record)], "who came after training"),

@@ -33,7 +33,7 @@ def spread(record: Record) -> Chart | None:
     values = {
         k: [v for s in tables.counted_seeds(record, k) for v in record.clients(k, s).values()] for k in record.methods
     }
-    parts = [(k, m.scale * v) for k, of in values.items() for v in of]
+    parts = [(k, m.scale * v) for k, own in values.items() for v in own]
     if not parts:
         return None
     data = dict(zip(("method", "value"), map(list, zip(*parts, strict=True)), strict=True))
@@ -46,15 +46,14 @@ def spread(record: Record) -> Chart | None:
 
 def forest(record: Record, named: bool = True) -> Chart | None:
     """The first picture: named clients' gains, methods' gains over training alone, or differences to the baseline."""
-    m = record.headline
-    of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
+    m, worths = record.headline, worth.rivals(record)
     unit = f", {m.points}" if m.points else ""
-    if of:
-        best = max(of, key=lambda w: (w.whole.low is not None, w.whole.mean))
+    if worths:
+        best = max(worths, key=lambda w: (w.whole.low is not None, w.whole.mean))
         if named and worth.named(best.clients):
             return clients(best, m)
         rows: list[tuple[str, Gain | Difference, str]]
-        rows = [(w.method, w.whole, w.verdict) for w in sorted(of, key=lambda w: -w.whole.mean)]
+        rows = [(w.method, w.whole, w.verdict) for w in sorted(worths, key=lambda w: -w.whole.mean)]
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
     else:
         base = record.baseline

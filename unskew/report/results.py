@@ -154,14 +154,14 @@ def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> 
     return Table(record.name, head, tuple(rows), _note(record, shown), data=frame(record, some))
 
 
-def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Columns:
+def frame(record: Record, shown: Mapping[str, TableColumn] | None = None) -> Columns:
     """The table of results unrounded: a row for each method.
 
     A mean has its standard deviation over seeds beside it as NAME_std, a difference its interval as NAME_low_95 and
     NAME_high_95.
     """
     methods = record.methods
-    of = {name: c for name, c in columns(record).items() if c.values} if of is None else of
+    shown = {name: c for name, c in columns(record).items() if c.values} if shown is None else shown
     several = [len(counted_seeds(record, k)) > 1 for k in methods]
     out: dict[str, list[Any]] = {
         "run": [run_of(record, k).name for k in methods],
@@ -172,7 +172,7 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Column
         "same_test_rows": [record.same_test_rows if more else None for more in several],
         "compared_with": [record.baseline] * len(methods),
     }
-    for name, column in of.items():
+    for name, column in shown.items():
         values = [column.values.get(k) for k in methods]
         out[name] = [v.mean if v else None for v in values]
         if name == "seeds":
@@ -187,9 +187,9 @@ def frame(record: Record, of: Mapping[str, TableColumn] | None = None) -> Column
 
 def run_of(record: Record, method: str) -> Record:
     """The run that a method belongs to, where several were merged."""
-    for name, of in record.parts.items():
-        if method.removeprefix(f"{name}/") in of.methods:
-            return replace(of, name=name)
+    for name, part in record.parts.items():
+        if method.removeprefix(f"{name}/") in part.methods:
+            return replace(part, name=name)
     return record
 
 
@@ -245,12 +245,12 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
     return parts
 
 
-def gains(record: Record) -> list[Table]:
-    """Gains over training alone: each method's, and each client's with each method; empty where there are none."""
+def gains(record: Record) -> Table | None:
+    """Each method's gain over training alone; None where there are none."""
     m, alone = record.headline, worth.alone(record)
     worths = worth.worths(record) if record.comparable else ()
     if not worths:
-        return []
+        return None
     by_row = {w.method: w.whole for w in worth.per_row(worths)}
     rows, unsure = [], any(w.why for w in worths)
     for w in worths:
@@ -270,16 +270,7 @@ def gains(record: Record) -> list[Table]:
         "A client is better or worse off if its 95 % interval excludes zero. "
         f"{by_chance}The best of many methods looks better than it is."
     )
-    whole = table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, *[7] * unsure])
-    if not worth.named(worths[0].clients):
-        return [whole]
-    by_client: dict[Any, tuple[Client, dict[str, str]]] = {}
-    for w in worths:
-        for c in w.clients:
-            by_client.setdefault((c.label, c.seed), (c, {}))[1][w.method] = worth.bracket(c.gain, m)
-    names = {"rows": "test rows"} | {w.method: f"{w.method} | {m.points}" for w in worths}
-    caption = "Gain of each client over training alone, with its 95 % interval"
-    return [whole, _of_clients(caption, list(by_client.values()), names)]
+    return table(f"Gain over training alone ({alone})", head, rows, note, [3, 4, *[7] * unsure])
 
 
 # ---------------------------------------------------------------- clients
@@ -287,32 +278,17 @@ MOST_CLIENTS = 100
 """Clients that a table for people has at most; its frame has all."""
 
 
-def _of_clients(
-    caption: str, clients: Sequence[tuple[Client, Mapping[str, str]]], names: Mapping[str, str],
-    data: Columns | None = None, note: str = "",
-) -> Table:  # fmt: skip
-    """A row for each client, those with the most test rows where they are many; `names` are the columns' heads."""
-    if len(clients) > MOST_CLIENTS:
-        # Not those with the worst results: of many clients these are the ones with a test row or two.
-        clients = sorted(clients, key=lambda row: -row[0].telling)[:MOST_CLIENTS]
-        note += f" The {MOST_CLIENTS} clients with the most test rows; csv has all."
-    rows = []
-    for c, cells in clients:
-        row = {"rows": str(c.examples or "–"), "patients": f"{c.patients:,}" if c.patients else "–"}
-        row["rarest"] = ": ".join(filter(None, (c.rarest[1], f"{c.rarest[0]:,}"))) if c.rarest else "–"
-        rows.append((c.name, *((row | {**cells}).get(name, "–") for name in names)))
-    return table(caption, ["client", *names.values()], rows, note.strip(), data=data)
-
-
 def by_client(record: Record) -> Table:
-    """Each client's result under each method; of many clients those with the most test rows, but the frame has all.
+    """Each client's result under each method, and its gain over training alone where clients have names.
+
+    Of many clients the table has those with the most test rows, but its frame has all.
 
     Raises:
         RunError: If the run has no results of single clients.
     """
     m, same = record.headline, worth.lasting(record)
     gained = worth.rows(record) if record.comparable else []
-    gains = {(g["method"], g["client"], g["seed"]): (g["gain"], g["low"], g["high"]) for g in gained}
+    gains = {(g["method"], g["client"], g["seed"]): tuple(g[k] for k in ("gain", "low", "high")) for g in gained}
     clients: dict[Any, tuple[Client, dict[str, str]]] = {}
     data: list[dict[str, Any]] = []
     for method in record.methods:
@@ -329,7 +305,13 @@ def by_client(record: Record) -> Table:
             spread = Spread(values, planned - len(values))
             client = worth.client_of(record, next(iter(numbers.values())), list(numbers), min(tested))
             rows = tables.span(Spread(tuple(map(float, tested)))) if all(tested) else "–"
-            clients.setdefault(at, (client, {"rows": rows}))[1][method] = with_spread(spread, m)
+            cells = clients.setdefault(at, (client, {"rows": rows}))[1]
+            cells[method] = with_spread(spread, m)
+            cells |= {"patients": f"{client.patients:,}"} if client.patients else {}
+            cells |= {"rarest": f"{client.rarest[1]}: {client.rarest[0]:,}".removeprefix(": ")} if client.rarest else {}
+            ends = gains.get((method, *at), (None,) * 3)
+            if ends[0] is not None and isinstance(client.label, str):
+                cells[f"{method} gain"] = m.with_interval(*ends)
             mean = tested[0] if len(set(tested)) == 1 else statistics.fmean(tested)
             row = {
                 "run": run_of(record, method).name, "method": method, "bound": record.cell(method).bound,
@@ -337,17 +319,16 @@ def by_client(record: Record) -> Table:
                 m.name: spread.mean, f"{m.name}_std": spread.std,
                 "same_test_rows": record.same_test_rows if len(values) > 1 else None,
             }  # fmt: skip
-            ends = zip(("gain", "gain_low_95", "gain_high_95"), gains.get((method, *at), (None,) * 3), strict=True)
-            data.append(row | dict(ends))
+            data.append(row | dict(zip(("gain", "gain_low_95", "gain_high_95"), ends, strict=True)))
     if not clients:
         raise RunError(f'{record.folder} has no results of single clients; run it with "personal" in evaluate')
     every = [client for client, _ in clients.values()]
-    heads = {"rows": "test rows"}
-    heads |= {"patients": "patients | tested"} if any(c.patients for c in every) else {}
     rarest = f"{'events' if m.of_events else 'rarest class'} | test rows"
-    heads |= {"rarest": rarest} if any(c.rarest for c in every) else {}
-    units = {k: ", ".join(filter(None, (tables.bounds(record).get(k), "%" * m.percent))) for k in record.methods}
-    heads |= {k: f"{k} | {units[k]}" for k in record.methods if any(k in cells for _, cells in clients.values())}
+    heads = {"rows": "test rows", "patients": "patients | tested", "rarest": rarest}
+    for k in record.methods:
+        heads[k] = f"{k} | {', '.join(filter(None, (tables.bounds(record).get(k), '%' * m.percent)))}"
+        heads[f"{k} gain"] = f"{k} gain | {m.points}"
+    heads = {name: head for name, head in heads.items() if any(name in cells for _, cells in clients.values())}
     few = [c for c in every if 0 < c.telling < worth.FEW]
     unjudged = worth.unjudged(record)
     sentences = {
@@ -359,7 +340,13 @@ def by_client(record: Record) -> Table:
     }
     caption = f"{beginning(m.label)} of each client’s own model on its own test data{', ' * bool(m.way)}{m.way}"
     note = " ".join(sentence for sentence, holds in sentences.items() if holds)
-    return _of_clients(caption, list(clients.values()), heads, columns_of(data), note)
+    shown = list(clients.values())
+    if len(shown) > MOST_CLIENTS:
+        # Not those with the worst results: of many clients these are the ones with a test row or two.
+        shown = sorted(shown, key=lambda row: -row[0].telling)[:MOST_CLIENTS]
+        note += f" The {MOST_CLIENTS} clients with the most test rows; csv has all."
+    entries = [(c.name, *(cells.get(name, "–") for name in heads)) for c, cells in shown]
+    return table(caption, ["client", *heads.values()], entries, note, data=columns_of(data))
 
 
 # ---------------------------------------------------------------- clients that came after training
@@ -409,8 +396,8 @@ def traffic(record: Record) -> Table:
     sums: dict[tuple[str, str], dict[str, list[float]]] = {}
     for method, seed, kind, way, size, count in select(record, SENT_BY_WAY):
         if seed in counted_seeds(record, method):
-            of = sums.setdefault((method, kind), {}).setdefault(way, [0, 0])
-            of[:] = of[0] + size, of[1] + count
+            total = sums.setdefault((method, kind), {}).setdefault(way, [0, 0])
+            total[:] = total[0] + size, total[1] + count
     rows = []
     for method, kind in ((m, kind) for m in record.methods for kind in KINDS if (m, kind) in sums):
         seeds = len(counted_seeds(record, method))

@@ -133,7 +133,7 @@ def welch(
     if not pairs or any(min(len(a), len(b)) < 2 for a, b in pairs):
         return None
     difference = statistics.fmean(statistics.fmean(a) - statistics.fmean(b) for a, b in pairs)
-    parts = [(statistics.variance(of) / len(of), len(of)) for pair in pairs for of in pair]
+    parts = [(statistics.variance(clients) / len(clients), len(clients)) for pair in pairs for clients in pair]
     total = sum(v for v, _ in parts)
     if not total > 0.0:
         return None

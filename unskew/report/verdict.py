@@ -49,9 +49,8 @@ def verdict(record: Record) -> str:
     """The answer in at most 25 words: against training alone where the run has that, else against its baseline."""
     if not record.comparable:
         return "These runs are not comparable, so no differences are given."
-    of = [w for w in worth.worths(record) if w.bound is None]
-    if of:
-        return _worth(record, of)
+    if worths := worth.rivals(record):
+        return _worth(record, worths)
     base = record.baseline
     rows, own = compared(record, base)
     if base is not None and (rows or own):
@@ -59,15 +58,15 @@ def verdict(record: Record) -> str:
     return _reached(record)
 
 
-def _worth(record: Record, of: Sequence[Worth]) -> str:
+def _worth(record: Record, worths: Sequence[Worth]) -> str:
     m = record.headline
-    better = [w for w in of if w.verdict == "gains"]
-    best = max(better or of, key=lambda w: (bool(better) or not (w.useless or w.diverged), w.whole.mean))
-    few, gain = "On few test rows, f" if worth.few(of[0].clients, m) else "F", in_words(best.whole, m)
+    better = [w for w in worths if w.verdict == "gains"]
+    best = max(better or worths, key=lambda w: (bool(better) or not (w.useless or w.diverged), w.whole.mean))
+    few, gain = "On few test rows, f" if worth.few(worths[0].clients, m) else "F", in_words(best.whole, m)
     if better:
         ahead = "ahead so far" if unsettled(record) else "worth it"
         return f"{few}ederation is {ahead}: {best.method} gains {gain} over training alone{_more(better)}."
-    if all(w.verdict == "loses" for w in of):
+    if all(w.verdict == "loses" for w in worths):
         return f"{few}ederation is not worth it: {best.method} is best, by {gain} against training alone."
     if best.useless:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
@@ -76,11 +75,11 @@ def _worth(record: Record, of: Sequence[Worth]) -> str:
 
 def of_method(record: Record, method: str) -> str:
     """The answer about one method: against training alone where the run has that, else that about the run."""
-    of = next((w for w in worth.worths(record) if w.method == method), None) if record.comparable else None
-    if of is None:
+    own = next((w for w in worth.worths(record) if w.method == method), None) if record.comparable else None
+    if own is None:
         return verdict(record)
-    reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[of.verdict]
-    return f"{method} is {reading} training alone: {in_words(of.whole, record.headline)}."
+    reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[own.verdict]
+    return f"{method} is {reading} training alone: {in_words(own.whole, record.headline)}."
 
 
 def _more(better: Sequence[object]) -> str:
@@ -103,14 +102,14 @@ def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     return f"{how}: no method is clearly better than {base}; {best.method} {in_words(best, m)}."
 
 
-def in_words(of: Gain | Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
+def in_words(gain: Gain | Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
     """A gain or difference with its unit and interval, which has this confidence."""
     unit = " points" if m.percent else f" in {m.label}"
-    if of.low is None or of.high is None:
-        return f"{m.signed(of.mean)}{unit}"
-    ends = m.interval(of.low, of.high).strip("[]").replace(", ", " to ")
-    shown = ends if of.low == of.high else f"({100 * confidence:g} % {ends})"
-    return f"{m.signed(of.mean, of.high - of.low)}{unit} {shown}"
+    if gain.low is None or gain.high is None:
+        return f"{m.signed(gain.mean)}{unit}"
+    ends = m.interval(gain.low, gain.high).strip("[]").replace(", ", " to ")
+    shown = ends if gain.low == gain.high else f"({100 * confidence:g} % {ends})"
+    return f"{m.signed(gain.mean, gain.high - gain.low)}{unit} {shown}"
 
 
 def _reached(record: Record) -> str:
@@ -185,17 +184,18 @@ def _undefined(record: Record) -> str:
 def _of_gains(record: Record) -> list[str]:
     """Notes on what makes gains over training alone uncertain."""
     base, m = worth.alone(record), record.headline
-    of = [w for w in worth.worths(record) if w.bound is None] if record.comparable else []
+    worths = worth.rivals(record)
     if base is None or not record.has_clients:
         return []
-    if not of:
+    if not worths:
         return [f"No method has clients’ results on a seed of {base}, so there is no gain over training alone."]
-    few, useless = worth.few(of[0].clients, m), [w.method for w in of if w.useless]
-    lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in of if w.lost]
-    uncorrected = [w.method for w in of if w.why == worth.UNCORRECTED]
+    few, useless = worth.few(worths[0].clients, m), [w.method for w in worths if w.useless]
+    lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in worths if w.lost]
+    uncorrected = [w.method for w in worths if w.why == worth.UNCORRECTED]
     unjudged = worth.unjudged(record)
-    alike = {c for i in tables.reported(record, base, OneClassModels).values() for of in i.values() for c in of.clients}
-    losers = dict.fromkeys(c.name for w in of for c in w.clients if c.verdict == "loses" and c.number in alike)
+    rounds = tables.reported(record, base, OneClassModels).values()
+    alike = {c for by_round in rounds for info in by_round.values() for c in info.clients}
+    losers = dict.fromkeys(c.name for w in worths for c in w.clients if c.verdict == "loses" and c.number in alike)
     sentences = {
         f"Few test rows: {few}.": few,
         unsettled(record): True,
@@ -206,7 +206,7 @@ def _of_gains(record: Record) -> list[str]:
         f"No verdict on {_some(unjudged, 'clients')}: no test rows from which {m.label} can be measured.": unjudged,
         f"Gains leave out seeds without a result: {listed(lost)}.": lost,
         f"Corrected for the number of methods (Holm), the gain of {listed(uncorrected)} is undecided.": uncorrected,
-        "One seed says nothing about how much seeds matter: intervals leave that out.": any(w.seeds == 1 for w in of),
+        "One seed says nothing about how much seeds matter: intervals leave that out.": 1 in {w.seeds for w in worths},
     }  # fmt: skip
     return [sentence for sentence, holds in sentences.items() if holds]
 

@@ -95,10 +95,10 @@ class Gain:
         return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
 
 
-def ranked(of: Mapping[K, Gain]) -> list[K]:
+def ranked(gains: Mapping[K, Gain]) -> list[K]:
     """Sort gains: shown to gain, undecided, shown to lose; in each part by their means."""
     # By means alone the first and the last of many would be those with the fewest test rows.
-    return sorted(of, key=lambda k: (("gains", "open", "loses").index(of[k].verdict), -of[k].mean))
+    return sorted(gains, key=lambda k: (("gains", "open", "loses").index(gains[k].verdict), -gains[k].mean))
 
 
 @dataclass(frozen=True)
@@ -424,19 +424,24 @@ def worths(record: Record) -> tuple[Worth, ...]:
     return _corrected([w for w in each if w is not None])
 
 
-def per_row(of: Sequence[Worth]) -> tuple[Worth, ...]:
+def rivals(record: Record) -> list[Worth]:
+    """The methods beside training alone that are no bounds; none where runs cannot be compared."""
+    return [w for w in worths(record) if w.bound is None] if record.comparable else []
+
+
+def per_row(every: Sequence[Worth]) -> tuple[Worth, ...]:
     """The gains of the mean in which each test row counts alike, for methods that have it."""
 
     def by_row(at: Callable[[float], Gain], confidence: float) -> Gain:
         return at(confidence).per_row or at(confidence)
 
-    return _corrected([replace(w, at=partial(by_row, w.at)) for w in of if w.whole.per_row is not None])
+    return _corrected([replace(w, at=partial(by_row, w.at)) for w in every if w.whole.per_row is not None])
 
 
-def _corrected(of: Sequence[Worth]) -> tuple[Worth, ...]:
-    rivals = competing(of)
+def _corrected(every: Sequence[Worth]) -> tuple[Worth, ...]:
+    rivals = competing(every)
     lost = rivals.keys() - standing({method: partial(ends, at) for method, at in rivals.items()})
-    return tuple(replace(w, stands=w.method not in lost) for w in of)
+    return tuple(replace(w, stands=w.method not in lost) for w in every)
 
 
 def ends(at: Callable[[float], Gain], confidence: float) -> Ends | None:
@@ -445,9 +450,9 @@ def ends(at: Callable[[float], Gain], confidence: float) -> Ends | None:
     return None if gain.low is None or gain.high is None else (gain.low, gain.high)
 
 
-def competing(of: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
+def competing(every: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
     """The gains whose number verdicts are corrected for, by method: those with an interval, without bounds."""
-    return {w.method: w.at for w in of if w.bound is None and w.whole.low is not None}
+    return {w.method: w.at for w in every if w.bound is None and w.whole.low is not None}
 
 
 def lasting(record: Record) -> bool:
@@ -546,8 +551,8 @@ def _both_worse(record: Record, method: str, base: str) -> dict[int, tuple[froze
     """Clients, by seed, that a constant serves better than both methods, and whether it does on average."""
     mine, theirs = (tables.last(record, label, WorseThanConstant) for label in (method, base))
     return {
-        seed: (frozenset(of.clients) & frozenset(theirs[seed].clients), of.mean and theirs[seed].mean)
-        for seed, of in mine.items()
+        seed: (frozenset(ours.clients) & frozenset(theirs[seed].clients), ours.mean and theirs[seed].mean)
+        for seed, ours in mine.items()
         if seed in theirs
     }
 
@@ -566,7 +571,7 @@ def _over_units(by_seed: Sequence[tuple[npt.NDArray[np.int64], Floats] | None]) 
 
     The same rows under every seed have their mean over seeds.
     """
-    known = [of for of in by_seed if of is not None]
+    known = [one for one in by_seed if one is not None]
     if len(known) < len(by_seed):
         return None
     units, values = (np.concatenate(parts) for parts in zip(*known, strict=True))
@@ -593,10 +598,10 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
     counts = [(p.test_counts[client], p) for p in parts if p.test_counts]
     m = record.headline
     if m.of_events and counts and len(counts[0][0]) == 2:  # censored, event
-        return min(of[1] for of, _ in counts), ""
+        return min(numbers[1] for numbers, _ in counts), ""
     if m.name not in OF_CLASSES or not counts:
         return None
-    return min(((n, p.label(label)) for of, p in counts for label, n in enumerate(of) if n), default=None)
+    return min(((n, p.label(label)) for numbers, p in counts for label, n in enumerate(numbers) if n), default=None)
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
@@ -608,12 +613,12 @@ def rows(record: Record) -> list[dict[str, Any]]:
     by_row = {w.method: w for w in per_row(every)}
     unknown = f"it has no test rows from which {m.label} can be measured"
 
-    def add(of: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain | None, **more: Any) -> None:
+    def add(one: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain | None, **more: Any) -> None:
         ends = (
             {"gain": gain.mean, "low": gain.low, "high": gain.high} if gain else dict.fromkeys(("gain", "low", "high"))
         )
-        row = {"method": of.method, "client": client, "alike": alike, "seed": seed, **ends}
-        out.append({**row, "verdict": of.verdict, "why": of.why, "seeds": of.seeds, "lost": of.lost, **more})
+        row = {"method": one.method, "client": client, "alike": alike, "seed": seed, **ends}
+        out.append({**row, "verdict": one.verdict, "why": one.why, "seeds": one.seeds, "lost": one.lost, **more})
 
     for w in every:
         add(w, None, "clients", None, w.whole)
@@ -656,7 +661,7 @@ def fewest(clients: Sequence[Client], m: Measure) -> str:
 
 def uncovered(record: Record) -> str:
     """A clause on what intervals over seeds leave out, with the client for which that matters most."""
-    cells = ((c.seed, of) for c in record.cells if (of := record.tested(c.method, c.seed)))
+    cells = ((c.seed, tested_rows) for c in record.cells if (tested_rows := record.tested(c.method, c.seed)))
     seed, tested = next(cells, (0, {}))
     least = fewest([client_of(record, c, [seed], n) for c, n in tested.items()], record.headline)
     return f"the intervals do not cover the choice of test examples{f': {least}' if least else ''}"

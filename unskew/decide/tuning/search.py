@@ -189,10 +189,10 @@ def _study(sites: Sites, method: NamedMethod, pruner: Pruner) -> Any:
     )
 
 
-def _span(optuna: Any, of: Search) -> Any:
-    if of.whole:
-        return optuna.distributions.IntDistribution(int(of.low), int(of.high), log=of.log)
-    return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log)
+def _span(optuna: Any, search: Search) -> Any:
+    if search.whole:
+        return optuna.distributions.IntDistribution(int(search.low), int(search.high), log=search.log)
+    return optuna.distributions.FloatDistribution(search.low, search.high, log=search.log)
 
 
 def optuna_module() -> Any:
