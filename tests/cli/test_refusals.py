@@ -36,47 +36,6 @@ def arrays(path: Path, **changed: Any) -> None:
     np.savez(path, **({"x_train": x[:45], "y_train": y[:45], "x_test": x[45:], "y_test": y[45:]} | changed))
 
 
-SETTINGS = {
-    "an unknown model": (["task.model=lgistic"], "ConfigError", "did you mean logistic?"),
-    "an unknown option": (["task.model=mlp", "task.model_options.hiden=3"], "ConfigError", "did you mean hidden?"),
-    "a name of two lines": (['name="a\\nb"'], "ConfigError", "name must be a line"),
-    "a prior that is not here": (
-        ["methods.0.name=feddistr", "methods.0.prior=nowhere"],
-        "ConfigError",
-        "feddistr: unknown prior 'nowhere'",
-        "built-in, FOLDER",
-    ),
-    "a prior that is a pickle": (
-        ["methods.0.name=fedpft", "methods.0.prior=model.ckpt"],
-        "ConfigError",
-        "fedpft: model.ckpt is a pickle",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SETTINGS)
-def test_a_setting_that_cannot_be_is_refused_in_one_line(case: str, unskew: Unskew, here: Path) -> None:
-    settings, kind, *parts = SETTINGS[case]
-    said = unskew("run", "tiny.toml", "--out", "r", *(word for s in settings for word in ("--set", s)))
-    refused(said, kind, *parts)
-    untouched(here)
-
-
-def test_options_that_make_no_sense_are_refused_in_one_line(unskew: Unskew, here: Path) -> None:
-    refused(unskew("run", "tiny.toml", "--sed", "1"), "UsageError", "--sed")
-    refused(unskew("run", "tiny.toml", "--until", "0.5"), "UsageError", "leave --until out")
-    refused(unskew("run", "tiny.toml", "--seed", "1", "--seed", "1"), "ConfigError", "seeds must differ")
-    untouched(here)
-
-
-@pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_data_folder_that_is_not_there_is_refused_even_if_no_data_of_it_are_asked_for(
-    unskew: Unskew, here: Path, command: str
-) -> None:
-    refused(unskew(command, "tiny.toml", "--data-dir", "nowhere"), "UsageError", "--data-dir", "nowhere")
-    untouched(here)
-
-
 def test_experiments_that_are_none_are_refused(unskew: Unskew, here: Path) -> None:
     (here / "latin.toml").write_bytes("name = 'é'".encode("latin-1"))
     (here / "folder").mkdir()
@@ -165,22 +124,6 @@ def test_an_error_nobody_foresaw_keeps_its_traceback(unskew: Unskew, monkeypatch
     monkeypatch.setattr("unskew.decide.forecast.plan.plan", fault)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         unskew("plan", "tiny.toml")
-
-
-@pytest.mark.parametrize(
-    ("words", "setting"),
-    [
-        (("run", "--epochs", "3"), "local.local_epochs"),
-        (("run", "tiny.toml", "--rounds=3"), "rounds"),
-        (("plan", "--learning-rate", "0.1"), "local.lr"),
-        (("run", "tiny.toml", "--beta", "0.1"), "split.alpha"),
-    ],
-)
-def test_an_option_that_is_a_setting_is_told_how_to_set_it(
-    unskew: Unskew, words: tuple[str, ...], setting: str
-) -> None:
-    option = next(w for w in words if w.startswith("--")).partition("=")[0]
-    refused(unskew(*words), "UsageError", f"No such option: {option}; ", f"is changed with --set {setting}=VALUE")
 
 
 # ---------------------------------------------------------------- a network of one's own, in the working directory
