@@ -511,4 +511,5 @@ def _results(record: Record, numbers: Numbers, seeds: Sequence[int]) -> list[dic
     """The table of results of these numbers."""
     setting, last = record.cells[0].setting, configured(record).get("mean_last")
     lost = [row for row in record.diverged if row["seed"] in seeds]
-    return summarise(numbers, record.methods, seeds, setting, last, record.baseline, record.headline, lost)
+    base = record.baseline if record.finished else None  # methods stand in other rounds until then
+    return summarise(numbers, record.methods, seeds, setting, last, base, record.headline, lost)

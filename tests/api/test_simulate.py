@@ -248,6 +248,21 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
     assert kept.value("Mine") > 0
 
 
+def test_methods_that_stand_in_different_rounds_have_no_difference_yet(tmp_path: Path) -> None:
+    """FedAvg ended with round 2, and FedProx was stopped after round 1."""
+
+    class Stops(Observer):
+        def ended_round(self, cell: Cell) -> None:
+            if cell.index == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        us.simulate(["fedavg", "fedprox"], **TINY, callback=Stops(), out=tmp_path / "r")
+    so_far = us.load_run(tmp_path / "r", unfinished=True)
+    assert so_far.value("fedprox") == so_far.curve("fedprox")[-1][1]
+    assert not [row for row in so_far.summary["rows"] if ".minus_" in row["metric"]]
+
+
 def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     class Stops(Observer):
         def ended_round(self, cell: Cell) -> None:
