@@ -157,7 +157,7 @@ class Look:
     def size(self) -> str:
         """Rows, columns, sites and classes, in one phrase."""
         sites = f"{len(self.sites):,} sites" if self.sites else "no sites named"
-        test = "" if self.test_rows is None else f", {self.test_rows:,} of them for testing"
+        test = "" if self.test_rows is None else f", {self.test_rows:,} for testing"
         if self.train_span and self.test_span:
             train, later = (f"from {first} to {last}" for first, last in (self.train_span, self.test_span))
             test += f" ({later}; the others {train})"

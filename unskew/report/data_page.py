@@ -55,9 +55,9 @@ def sites_table(look: Look, most: int, target: TargetLook | None = None) -> Tabl
     target = look.targets[0] if target is None and len(look.targets) == 1 else target
     classes = target.classes if target is not None and len(target.classes) <= 8 else ()
     numeric = target is not None and not target.classes
-    head = ["site", *["patients"] * people, "rows | to train on" if tested else "rows"]
-    head += ["rows | for testing"] * tested + [f"{label} | % of rows" for label in classes]
-    head += ["target | mean ± sd"] * numeric + ["gaps | % of values"]
+    head = ["site", *["patients"] * people, "rows | training" if tested else "rows"]
+    head += ["rows | testing"] * tested + [f"{label} | %" for label in classes]
+    head += ["target | mean ± sd"] * numeric + ["gaps | %"]
     of_target = target.by_site if target is not None else ((),) * len(look.sites)
     order = sorted(zip(look.sites, of_target, strict=True), key=lambda pair: -(pair[0].train + pair[0].test))
     groups = [[one] for one in order] if len(order) <= most + 1 else [*([one] for one in order[:most]), order[most:]]
@@ -74,7 +74,7 @@ def sites_table(look: Look, most: int, target: TargetLook | None = None) -> Tabl
         cells += [f"{of[0]:.3g} ± {of[1]:.2g}" if one and of else "–"] * numeric
         name = first.name if one else f"{len(group):,} smaller"
         rows.append(TableRow(name, (*cells, f"{100 * missing:.1f}")))
-    return table("Rows, target and gaps of each site", head, rows)
+    return table("Rows of each site, target in % of them, and gaps in % of values", head, rows)
 
 
 def disagreement_table(look: Look) -> Table:
@@ -83,7 +83,7 @@ def disagreement_table(look: Look) -> Table:
         TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
         for d in look.disagreement
     ]
-    head = ["differ in", "number", "alike sites | would have", "p", "in words"]
+    head = ["differ in", "number", "if alike", "p", "in words"]
     return table("Numbers, and what alike sites would have", head, rows, words=[4])
 
 
