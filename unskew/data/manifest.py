@@ -75,7 +75,7 @@ def from_text(text: str) -> npt.NDArray[np.int64]:
 def parts_of(clients: Any) -> Packed:
     """The parts of clients as a manifest has them."""
     parts = {name: getattr(clients, name) for name in PARTS}
-    return {name: (as_text(of.values.numpy()), as_text(of.sizes)) for name, of in parts.items()}
+    return {name: (as_text(part.values.numpy()), as_text(part.sizes)) for name, part in parts.items()}
 
 
 def part_in(parts: Packed, name: str) -> Ragged:
@@ -111,7 +111,7 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Ragged], list[Ragged]]:
         if not isinstance(written.split.get("name"), str):
             raise ValueError("split.name is missing")
         both = (written, written.unseen)
-        clients, unseen = ([] if of is None else [part_in(of.parts, name) for name in PARTS] for of in both)
+        clients, unseen = ([] if one is None else [part_in(one.parts, name) for name in PARTS] for one in both)
     except OSError as error:
         raise DataError(f"the manifest {path.absolute()} cannot be read: {error.strerror}") from error
     except ValidationError as error:

@@ -401,7 +401,7 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
         if (later := card.get("unseen")) is not None:
             every += part_in(later["parts"], part)
             names += later["client_names"] or range(len(held), len(every))
-        return {name: np.sort(given[of.numpy()]) for name, of in zip(names, every, strict=True)}
+        return {name: np.sort(given[each.numpy()]) for name, each in zip(names, every, strict=True)}
 
 
 _Cell = tuple[str, int]
@@ -437,9 +437,9 @@ def _info(
 
 def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
-    for seed, card in sorted((int(seed), of) for seed, of in document(folder / "partition.json")["seeds"].items()):
+    for seed, card in sorted((int(seed), card) for seed, card in document(folder / "partition.json")["seeds"].items()):
         stats, later = card.get("stats", {}), card.get("unseen", {})
-        arrays = {key: from_text(of).tolist() for key, of in stats.items() if isinstance(of, str)}
+        arrays = {key: from_text(text).tolist() for key, text in stats.items() if isinstance(text, str)}
         content = {**card, **stats, **arrays, "unseen": later.get("sizes", ())}
         content["unseen_names"] = later.get("client_names")
         known = {f.name: content[f.name] for f in fields(DataSplit) if content.get(f.name) is not None}

@@ -38,9 +38,9 @@ def of_run(
 def _partitions(feds: Mapping[int, FederatedData]) -> str:
     """Say who has which examples, but for clients that keep them to themselves, and which rows these were."""
     known = {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
-    rows = next((as_text(of.numpy()) for fed in known.values() if (of := fed.dataset.rows) is not None), None)
+    rows = next((as_text(given.numpy()) for fed in known.values() if (given := fed.dataset.rows) is not None), None)
     card = {"schema": SCHEMA, "rows": rows, "seeds": {str(seed): to_manifest(fed) for seed, fed in known.items()}}
-    return json.dumps({key: of for key, of in card.items() if of is not None})
+    return json.dumps({key: value for key, value in card.items() if value is not None})
 
 
 def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str) -> str:
