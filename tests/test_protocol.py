@@ -15,15 +15,14 @@ from unskew.keys import Key
 from unskew.protocol import (
     Ask,
     Constant,
-    Cosine,
     Exponential,
     Federation,
     Held,
     Keep,
     Layout,
-    Milestones,
     Probe,
     Schedule,
+    Scheduler,
     Sgd,
     SgdConfig,
     collect,
@@ -273,11 +272,9 @@ def test_epochs_and_steps_exclude_each_other_and_nesterov_needs_momentum() -> No
     [
         (Constant(), {1: 1.0, 100: 1.0}),
         (Exponential(0.5), {1: 1.0, 2: 0.5, 4: 0.125}),
-        # cos(0) = 1, cos(pi/4) = sqrt(1/2), cos(pi/2) = 0, cos(pi) = -1, and it stays at the floor.
-        (Cosine(4), {1: 1.0, 2: (1 + 0.5**0.5) / 2, 3: 0.5, 5: 0.0, 9: 0.0}),
-        (Cosine(4, floor=0.2), {1: 1.0, 3: 0.6, 5: 0.2}),
-        (Milestones((2, 4), 0.1), {1: 1.0, 2: 1.0, 3: 0.1, 4: 0.1, 5: 0.01}),
-        (Milestones(()), {7: 1.0}),
+        # cos(0) = 1, cos(pi/4) = sqrt(1/2), cos(pi/2) = 0, cos(pi) = -1.
+        (Scheduler("CosineAnnealingLR", {"T_max": 4}), {1: 1.0, 2: (1 + 0.5**0.5) / 2, 3: 0.5, 5: 0.0}),
+        (Scheduler("MultiStepLR", {"milestones": [2, 4]}), {1: 1.0, 2: 1.0, 3: 0.1, 4: 0.1, 5: 0.01}),
     ],
 )
 def test_schedules_by_hand(schedule: Schedule, factors: dict[int, float]) -> None:

@@ -69,12 +69,11 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import math
 import reprlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, get_args, overload
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -221,16 +220,24 @@ class Ask:
 
 @dataclass(frozen=True)
 class UnderWay(Generic[T]):
-    """A client that was asked and whose reply has not come, or has just come; a method keeps it in its state.
+    """A client that was asked and whose reply has not come; a method keeps it in its state.
 
-    The reply is there before it has come, in `left_s` simulated seconds; a plan looks at it afterwards.  `stamp` is
-    the plan's, `n` the client's number of training examples, `losses` those of its optimisations.
+    In a simulation the reply is there already, and comes in `left_s` simulated seconds; in a deployment it is None.
+    `stamp` is the plan's, `n` the client's number of training examples, `losses` those of its optimisations.
     """
 
     stamp: int
-    left_s: float
-    n: int
-    losses: tuple[float, ...]
+    left_s: float = 0.0
+    n: int = 0
+    losses: tuple[float, ...] = ()
+    reply: T | None = None
+
+
+@dataclass(frozen=True)
+class Came(Generic[T]):
+    """A reply that has come, and the plan's stamp of what it answers."""
+
+    stamp: int
     reply: T
 
 
@@ -238,7 +245,7 @@ class UnderWay(Generic[T]):
 class Arrived(Generic[T]):
     """Answer to `AsTheyCome`: replies in the order in which they came, and the clients still under way."""
 
-    replies: dict[ClientId, UnderWay[T]]
+    replies: dict[ClientId, Came[T]]
     under_way: dict[ClientId, UnderWay[T]]
 
 
@@ -246,10 +253,12 @@ class Arrived(Generic[T]):
 class AsTheyCome:
     """Run a step on clients, and wait for the first replies of all that are under way, longer ones too.
 
-    Replies come in the order of the simulation's clock, those of the same time in a drawn order.  They hold no `Keep`.
+    Replies come in the order of the simulation's clock, those of the same time in a drawn order; in a deployment as
+    they really come.  They hold no `Keep`.
 
     Attributes:
-        step, to: As of `Ask`; no client that is under way.
+        step, to: As of `Ask`.  A client that is under way is sent its message only if its reply cannot come any more,
+            because the server was started again.
         under_way: Clients asked before, as the last answer left them.
         first: Number of replies to wait for; fewer where fewer are under way.
         stamp: Comes back with the replies to `to`, such as the version of the model that is sent.
@@ -311,33 +320,6 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class Cosine:
-    """Half a cosine from 1 in round 1 towards `floor` after `rounds` rounds."""
-
-    rounds: Annotated[int, Ge(1)]
-    floor: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
-    name: Literal["cosine"] = "cosine"
-
-    def __call__(self, round: int) -> float:
-        """Factor in round `round`, counted from 1."""
-        done = min((round - 1) / self.rounds, 1.0)
-        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-@dataclass(frozen=True)
-class Milestones:
-    """A learning rate that is multiplied by `factor` after each round in `at`: (160, 240) and 0.1 in FedBABU."""
-
-    at: tuple[int, ...]
-    factor: Annotated[float, Gt(0.0)] = 0.1
-    name: Literal["milestones"] = "milestones"
-
-    def __call__(self, round: int) -> float:
-        """Factor in round `round`, counted from 1."""
-        return float(self.factor ** sum(round > r for r in self.at))
-
-
-@dataclass(frozen=True)
 class Scheduler:
     """A scheduler of `torch.optim.lr_scheduler` by its name there, over rounds or local steps.
 
@@ -378,7 +360,7 @@ def _stepped(schedule: Scheduler) -> tuple[list[float], Iterator[float]]:
     return [], factors()
 
 
-Schedule = Constant | Exponential | Cosine | Milestones | Scheduler | Callable[[int], float]
+Schedule = Constant | Exponential | Scheduler | Callable[[int], float]
 """Factors on a learning rate by round or step, from 1: one of ours, PyTorch's, or a function."""
 
 
@@ -389,16 +371,18 @@ Optimizer = Literal[
 
 @dataclass(frozen=True)
 class SgdConfig:
-    """One client's local optimisation.  The optimiser's state is fresh in every call: momentum belongs to one model.
+    """One client's local optimisation.
+
+    The optimiser's state is fresh in every call, as momentum belongs to one model; `KeepOptimizer` keeps it.
 
     Attributes:
         lr: Learning rate of round 1.
         local_epochs: Passes over the client's training data, or `local_steps`; 0.3 of b batches is 0.3 b, rounded up.
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
-        optimizer: One of PyTorch's, which make steps; or lbfgs, which minimises the mean loss of all of the client's
-            data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning rate.  Clients
-            are stacked under sgd, adam and adamw only.
+        optimizer: One of PyTorch's, by name or class, which make steps; or lbfgs, which minimises the mean loss of all
+            of the client's data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning
+            rate.  Clients are stacked under sgd, adam and adamw only.
         momentum, nesterov: Momentum of SGD and RMSprop, and whether SGD's is Nesterov's.
         weight_decay: Added to the gradient, or decoupled (AdamW).
         betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
@@ -435,6 +419,10 @@ class SgdConfig:
     tolerance: Annotated[float, Gt(0.0)] = 1e-5
 
     def __post_init__(self) -> None:
+        name = getattr(self.optimizer, "__name__", self.optimizer)  # torch.optim.Adam is "adam"
+        object.__setattr__(self, "optimizer", str(name).lower())
+        if self.optimizer not in get_args(Optimizer):
+            raise ConfigError(f"optimizer must be one of {', '.join(get_args(Optimizer))}, got {name!r}")
         if self.local_epochs is not None and self.local_steps is not None:
             raise ConfigError(
                 f"local_epochs and local_steps exclude each other, got {self.local_epochs} and {self.local_steps}; "
@@ -621,6 +609,8 @@ class Sgd:
         rows: Positions, among the client's own training data, of the examples of an epoch, int64 (m,), m >= 1; None is
             all of them.
         may_diverge: True to answer None, instead of ending the run, if a loss or parameter becomes NaN or infinite.
+        state: State of the optimiser to begin with, as an earlier `Fitted` had it, empty for a fresh one that is wanted
+            afterwards; None is a fresh one.
     """
 
     start: Params
@@ -631,6 +621,7 @@ class Sgd:
     examples: Examples | None = None
     rows: Tensor | None = None
     may_diverge: bool = False
+    state: Params | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, SgdConfig):
@@ -654,6 +645,7 @@ class Fitted:
         lr: Learning rate in force.
         loss: Mean of the task's loss over the batches seen, without terms.
         examples: Number of examples processed in those steps, repetitions included.
+        state: State of the optimiser at the end by name, if the request had one.
     """
 
     params: Params
@@ -661,6 +653,7 @@ class Fitted:
     lr: float
     loss: float
     examples: int = 0
+    state: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -747,8 +740,8 @@ class Local(Protocol):
         ...
 
     @property
-    def public(self) -> tuple[Tensor, Tensor]:
-        """Inputs, (m, ...), and labels, (m,), of the public data, which every client and the server have."""
+    def public(self) -> tuple[Tensor, Tensor | None]:
+        """Inputs, (m, ...), and labels, (m,), if any, of the public data, which every client and the server have."""
         ...
 
     def imagery(self, source: str) -> Imagery:

@@ -380,7 +380,6 @@ optimisations = st.fixed_dictionaries(
         "lr_schedule": st.one_of(
             st.just({"name": "constant"}),
             st.fixed_dictionaries({"name": st.just("exponential"), "decay": floats}),
-            st.fixed_dictionaries({"name": st.just("milestones"), "at": st.lists(st.integers(1, 9), max_size=3)}),
         ),
     },
 )

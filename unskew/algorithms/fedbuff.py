@@ -105,6 +105,6 @@ def next_replies(train: Callable[..., Any], state: Any, fed: Federation, i: int,
     free = [float(c not in state.under_way) for c in fed.clients]
     drawn = replace(fed, key=fed.key / "step" / i) if i else fed  # at first the cohort of every method
     chosen = drawn.sample(fed.clients_per_round - len(state.under_way), free)
-    to = dict.fromkeys(chosen, ModelMessage(state.params))
+    to = dict.fromkeys((*chosen, *state.under_way), ModelMessage(state.params))
     arrived: Arrived[Any] = yield AsTheyCome(train.__name__, to, state.under_way, first, state.steps)
     return arrived

@@ -158,7 +158,7 @@ class Membership:
         return tuple(sorted(self._here()))
 
     def _here(self) -> dict[ClientId, Node]:
-        return {standing.client: node for node, standing in self._nodes.items() if standing.here}
+        return {standing.client: node for node, standing in [*self._nodes.items()] if standing.here}
 
     def refused(self) -> list[tuple[ClientId, str]]:
         """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
@@ -245,7 +245,7 @@ class Membership:
         if clients:
             asked = {node: envelopes[c] for node, c in clients.items()}
             for node, delivery in self.transport.exchange(asked, deadline_s, most):
-                standing = self._nodes[node]
+                standing = self._nodes.get(node, Standing())  # it may be gone by now
                 if delivery.late and timeout_s is None:
                     standing.here, standing.late = False, standing.late + 1
                 if not standing.here and standing.late >= LATE_ROUNDS:

@@ -10,12 +10,12 @@ A reply counts if it answers this very request, has the type that the step decla
 """
 
 import math
+import queue
 import secrets
 import statistics
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +32,6 @@ from unskew.protocol import (
     Fold,
     Held,
     Keep,
-    Layout,
     Me,
     Method,
     drive,
@@ -49,6 +48,7 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     HEAD_BYTES,
     REPLIES,
+    Delivery,
     Envelope,
     EvaluationReply,
     EvaluationRequest,
@@ -63,7 +63,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.round import Answer, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
+from unskew.runtime.round import Answer, Clients, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
 from unskew.runtime.validation import (
     Outline,
     Validator,
@@ -78,8 +78,6 @@ from unskew.runtime.validation import (
 from unskew.tree import Params
 from unskew.units import Bytes
 
-ReplyCheck = Callable[[str, Any, Params, Layout], None]
-"""A method's own check of a reply to a step, given the initial model and its layout; it raises WireError."""
 SPOOL = 1 << 28
 """Bytes of replies that wait in memory until all have come; what is more waits in a file."""
 MODELS = 8
@@ -102,7 +100,7 @@ class Profile(NamedTuple):
     norms: dict[str, float]
 
 
-class RemoteClients:
+class RemoteClients(Clients):
     """Clients that are reached over a network.
 
     Client memory stays with the clients.  The server only keeps, by client, the name of the answer after which it
@@ -150,7 +148,7 @@ class RemoteClients:
         self.held_type = wire.held_type(method)
         sizes = sizes_of(model.num_classes, model.layout, model.initial, model.public)
         self.validator = Validator(model.initial, limit_bytes(model.initial, MODELS), self.config.max_norm, 0, sizes)
-        self.validate_reply: ReplyCheck | None = hook(method, "validate_reply")
+        self.validate_reply = hook(method, "validate_reply")
         self._count, self.rounds_begun = count, 0
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
@@ -158,6 +156,9 @@ class RemoteClients:
         self._failures: list[LostReply] = []
         self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
+        self.under_way: dict[ClientId, Callable[..., Any]] = {}
+        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._waiting: list[threading.Thread] = []
 
     def gather(self) -> None:
         """Wait until enough clients are connected for a round."""
@@ -169,13 +170,8 @@ class RemoteClients:
         if t == 1:
             self._sent, self.before = [*self._sent, *self.before], ()
         self.rounds_begun = self._count()
-        return _RemoteRound(self, t)
-
-    def own_models(
-        self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
-    ) -> dict[ClientId, Params]:
-        """Return none: clients' models stay with them."""
-        return {}
+        self.now = _RemoteRound(self, t)
+        return self.now
 
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
@@ -184,20 +180,17 @@ class RemoteClients:
 
         Who has come since the last round began is asked then, too: there is no other time to get a model.
         """
+        for thread in self._waiting:  # a client does one thing at a time
+            thread.join()
         if last:
             self.membership.call(min(HELLO_S, self.config.deadline_s))
         context = self.context(t)
         envelopes = {}
         for c, model in served.items():
-            head = EvaluationRequest(context, tuple(parts), self.known(c), last)
+            head = EvaluationRequest(context, tuple(parts), self.memory.get(c) or "", last)
             envelopes[c] = write("evaluate", head, *([] if model is None else [wire.encode(model)]))
-        scores = partial(self.scores, parts)
-        came = dict(
-            sorted(
-                self.ask("evaluate", EvaluationReply, t, -1, envelopes, None, scores),
-                key=itemgetter(0),
-            )
-        )
+        asked = self.ask("evaluate", t, -1, envelopes, None, lambda *reply: self.scores(parts, *reply))
+        came = dict(sorted(asked, key=lambda answer: answer[0]))
         lost = {c: answer.reason for c, answer in came.items() if isinstance(answer, Lost)}
         self._failures.extend(LostReply(t, c, "evaluate", reason) for c, reason in lost.items())
         if last and lost:
@@ -205,8 +198,8 @@ class RemoteClients:
                 f"no model is in the folder of client {', '.join(map(str, lost))}, which did not answer when training"
                 " had ended. Send it the global model, which is in models/ of this run's folder"
             )
-        scored = {c: answer for c, answer in came.items() if not isinstance(answer, Lost)}
-        return {part: {c: of_client[part] for c, of_client in scored.items() if part in of_client} for part in parts}
+        scored = [(c, own) for c, own in came.items() if not isinstance(own, Lost)]
+        return {part: {c: own[part] for c, own in scored if part in own} for part in parts}
 
     def scores(self, parts: Sequence[str], c: ClientId, head: EvaluationReply, payload: object) -> dict[str, Score]:
         """A client's report on its own model, by part.
@@ -218,8 +211,9 @@ class RemoteClients:
         measures, scores = self.model.measures, dict[str, Score]()
         for part, values, n in head.scores:
             if part not in parts or len(values) != len(measures) or n < 1:
-                names = ", ".join(m.name for m in measures)
-                raise WireError(f"scores of {part[:40]} must be {names} on at least one example, got {values} on {n}")
+                raise WireError(
+                    f"scores must be {len(measures)} of a known part on an example, got {len(values)} on {n}"
+                )
             for measure, value in zip(measures, values, strict=True):
                 if not measure.allows(value):
                     raise WireError(f"{measure.name} of {part} must be {measure.range}, got {value}")
@@ -243,56 +237,76 @@ class RemoteClients:
     def ask(
         self,
         action: str,
-        of: type,
         t: int,
         hop: int,
         envelopes: Mapping[ClientId, Envelope],
         timeout_s: float | None,
         check: Callable[[ClientId, Any, tuple[bytes, ...]], R],
-        payloads: int = 0,
+        payloads: Mapping[ClientId, int] = {},
+        first: int | None = None,
     ) -> Iterator[tuple[ClientId, R | Lost]]:
         """Send envelopes, yield what is made of each reply as it comes, and record what went to and fro.
 
         Args:
             action: Action of the envelopes, and of replies that are no refusal.
-            of: Type of their heads.
             t, hop: The exchange.
             envelopes: Requests by client.
             timeout_s: Longest time; None is the deployment's own.
             check: (client, head, payloads) -> what is made of a reply; it raises WireError for one that cannot be.
-            payloads: Most payloads of a reply.
+            payloads: Number of payloads of a reply by client, by default none.
+            first: Replies to wait for, of all that are under way, with each as its own exchange has it; None waits for
+                all of these.
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
-        sent: dict[ClientId, list[NetworkTransfer]] = {c: [] for c in envelopes}
-        most = HEAD_BYTES + payloads * self.validator.max_bytes
-        try:
-            for c, came in self.membership.exchange(envelopes, timeout_s, most):
-                if came.sent:
-                    sent[c].append(NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, came.down))
-                answer: R | Lost = Lost(printable(came.lost), came.sent)
-                if came.reply is not None:
-                    sent[c].append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.up))
-                    try:
-                        head = read(came.reply, {action: of, "refused": REPLIES["refused"]})
-                        if isinstance(head, Refusal):
-                            answer = Lost(printable(f"client error: {head.reason}"))
-                        else:
-                            self.validator.check(head)
-                            answer = check(c, head, came.reply.parts)
-                    except WireError as error:
-                        answer = Lost(printable(f"refused: {error}"))  # it may quote the client
-                del came  # of replies that are dropped as they come
-                yield c, answer
-        finally:
-            for c in envelopes:
-                self._sent.extend(sent[c])
+        most = HEAD_BYTES + max(payloads.values(), default=0) * self.validator.max_bytes
+        deliveries: Iterator[Any] = self.membership.exchange(envelopes, timeout_s, most)
 
-    def known(self, client: ClientId) -> str:
-        """The answer after which the client remembers something, as far as the server knows."""
-        return self.memory.get(client) or ""
+        def take(c: ClientId, came: Delivery) -> R | Lost:
+            if came.sent:
+                self._sent.append(NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, came.down))
+            if came.reply is None:
+                return Lost(printable(came.lost), came.sent)
+            self._sent.append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.up))
+            try:
+                head = read(came.reply, {name: REPLIES[name] for name in (action, "refused")})
+                if isinstance(head, Refusal):
+                    return Lost(printable(f"client error: {head.reason}"))
+                self.validator.check(head)
+                if len(came.reply.parts) != payloads.get(c, 0):
+                    raise WireError(f"expected {payloads.get(c, 0)} payloads, got {len(came.reply.parts)}")
+                return check(c, head, came.reply.parts)
+            except WireError as error:
+                self.refused[c] = printable(str(error))  # it may quote the client
+                return Lost(f"refused: {self.refused[c]}")
+
+        takes: dict[ClientId, Callable[[ClientId, Delivery], Any]] = dict.fromkeys(envelopes, take)
+        if first is not None:
+            self.under_way |= takes
+            takes, apart, queued = self.under_way, deliveries, self._came
+
+            def wait() -> None:
+                try:
+                    for delivery in apart:
+                        queued.put(delivery)
+                except BaseException as error:
+                    queued.put((SERVER_ID, error))
+
+            self._waiting = [t for t in self._waiting if t.is_alive()] + [threading.Thread(target=wait, daemon=True)]
+            self._waiting[-1].start()
+            deliveries = iter(queued.get, None)
+        left = math.inf if first is None else first
+        while takes and left > 0:
+            c, came = next(deliveries)
+            if isinstance(came, BaseException):
+                raise came
+            answer: R | Lost = takes.pop(c)(c, came)
+            del came  # of replies that are dropped as they come
+            left -= not isinstance(answer, Lost)
+            yield c, answer
 
     def restart(self, t: int) -> None:
         """Begin round `t` again, or go on without it: clients forget it by what they are asked next."""
+        self.under_way, self._came = {}, queue.SimpleQueue()
 
     def context(self, t: int) -> RoundContext:
         """Place a request in the run."""
@@ -313,16 +327,17 @@ class _RemoteRound:
         """Run the step on every client, all at once.
 
         Replies can only be compared when all have come.  Until then they wait as bytes: beyond `SPOOL` of them in a
-        file.
+        file.  Those that may come in a later round are compared with the model.
         """
         clients = self.clients
         encoded = {i: wire.encode(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         envelopes = {}
         for c, m in exchange.messages.items():
             moved = exchange.moving[c]
-            place = (self.context, exchange.step, exchange.hop, exchange.index, clients.known(c), moved)
+            place = (self.context, exchange.step, exchange.hop, exchange.index, clients.memory.get(c) or "", moved)
             head = StepRequest(*place, clients.refused.pop(c, ""))
             envelopes[c] = write("ask", head, encoded[id(m)], *(exchange.values[h].data for h in moved))
+        of_exchange = self.t, exchange.hop, envelopes, exchange.timeout_s
         answers: dict[ClientId, Answer | Lost] = {}
         looks: dict[ClientId, Profile] = {}
         places: dict[ClientId, tuple[int, int]] = {}
@@ -331,14 +346,19 @@ class _RemoteRound:
             def take(c: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
                 answer = self.received(exchange, c, head, parts)
                 looks[c] = Profile(c, outline(answer.reply), table_norms(answer.reply))
+                if exchange.first is not None:  # perhaps in a later round
+                    model, now = self.sketch(exchange, exchange.messages[c]), clients.now
+                    if odd := now.odd({c: looks[c]}, model, {SERVER_ID: now.scale}):
+                        raise WireError(odd[c])
+                    return answer
                 places[c] = spool.tell(), spool.write(parts[0])
                 return replace(answer, reply=None)
 
-            of_exchange = self.t, exchange.hop, envelopes, exchange.timeout_s
-            for c, came in clients.ask("ask", StepReply, *of_exchange, take, 1):
-                answers[c] = came
-                if isinstance(came, Lost) and came.reason.startswith("refused: "):
-                    clients.refused[c] = came.reason.removeprefix("refused: ")
+            came = clients.ask("ask", *of_exchange, take, dict.fromkeys(envelopes, 1), exchange.first)
+            if exchange.first is not None:
+                yield from came
+                return
+            answers |= came
             odd: dict[ClientId, str] = {}
             if looks:
                 message = next(iter(exchange.messages.values()))
@@ -363,7 +383,6 @@ class _RemoteRound:
             WireError: If the reply cannot be one of this run, with the reason.
         """
         clients, model = self.clients, self.clients.model
-        _require(len(parts), 1)
         reply = clients.validator.decode(parts[0], clients.signatures[exchange.step].reply)
         for path, held in held_at(reply).items():
             if held != Held(client, f"{exchange.hop}{path}"):  # its own, from this exchange, in its own field
@@ -429,15 +448,15 @@ class _RemoteRound:
 
         None of its numbers are used: it only tells which tensors such a reply has.
         """
-        model = self.clients.model
-        classes = model.num_classes
-        key = self.clients.key / "sketch"
-        histogram = torch.ones(classes, dtype=torch.int64)
-        me = Me(SERVER_ID, classes, histogram, self.t, key, model.layout, model.initial, key, key)
+        model, key = self.clients.model, self.clients.key / "sketch"
+        histogram = torch.ones(model.num_classes, dtype=torch.int64)
+        me = Me(SERVER_ID, model.num_classes, histogram, self.t, key, model.layout, model.initial, key, key)
         try:
             message = map_held(lambda h: self.sketched[h.key], message)
             step = self.clients.steps[exchange.step]
-            reply, _ = drive(step(me, message, None), partial(_untrained, round=self.t))
+            reply, _ = drive(
+                step(me, message, None), lambda r: r.init if isinstance(r, Fold) else answer_untrained(r, self.t)
+            )
         except Exception:
             # The step runs code on data or memory that is not here: only the other replies can be compared then.
             return None
@@ -458,15 +477,14 @@ class _RemoteRound:
         envelopes = {c: write("fetch", FetchRequest(self.context, tuple(own))) for c, own in by_owner.items()}
 
         def take(c: ClientId, head: FetchReply, parts: tuple[bytes, ...]) -> dict[Held, HeldValue]:
-            _require(len(parts), len(by_owner[c]))
             return {h: self.value(data) for h, data in zip(by_owner[c], parts, strict=True)}
 
-        many = max(map(len, by_owner.values()))
-        came = dict(self.clients.ask("fetch", FetchReply, self.t, hop, envelopes, timeout_s, take, many))
+        many = {c: len(own) for c, own in by_owner.items()}
+        came = dict(self.clients.ask("fetch", self.t, hop, envelopes, timeout_s, take, many))
         values: dict[Held, HeldValue | Lost] = {}
         for c, own in by_owner.items():
-            of_owner = came[c]
-            values |= dict.fromkeys(own, of_owner) if isinstance(of_owner, Lost) else of_owner
+            answer = came[c]
+            values |= dict.fromkeys(own, answer) if isinstance(answer, Lost) else answer
         fields: dict[str, dict[Held, Any]] = {}  # values in the same field of clients' replies are alike
         for h, v in values.items():
             if isinstance(v, HeldValue):
@@ -484,14 +502,5 @@ class _RemoteRound:
         return HeldValue(value, Size(Bytes(len(data)), wire.kind(value)), data)
 
 
-def _require(payloads: int, expected: int) -> None:
-    if payloads != expected:
-        raise WireError(f"expected {expected} payloads, got {payloads}")
-
-
 def _norm(params: Params) -> float:
     return next(iter(table_norms(params).values()), 0.0)
-
-
-def _untrained(request: Any, round: int) -> Any:
-    return request.init if isinstance(request, Fold) else answer_untrained(request, round)

@@ -27,6 +27,7 @@ from unskew.protocol import (
     Arrived,
     Ask,
     AsTheyCome,
+    Came,
     ClientId,
     Collect,
     Federation,
@@ -204,6 +205,7 @@ class Exchange:
         values: All those values.
         timeout_s: Longest time the plan allows, seconds; None leaves it to the deployment.
         folds: True if the driver drops each reply as soon as it has it, so that others should not wait in memory.
+        first: Remote replies to wait for, of all that are under way; None waits for all to these messages.
     """
 
     hop: int
@@ -214,13 +216,17 @@ class Exchange:
     values: Mapping[Held, HeldValue]
     timeout_s: float | None
     folds: bool = False
+    first: int | None = None
 
 
 class ClientsInRound(Protocol):
     """The clients during one round, in which they hold values."""
 
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
-        """Run the step on every client of `exchange.messages`, and yield their answers in that order."""
+        """Run the step on every client of `exchange.messages`, and yield their answers in that order.
+
+        Remote clients' are yielded as they come if there is a number of `first` ones, earlier exchanges' too.
+        """
         ...
 
     def suspects(self, before: Params | None, after: Params | None) -> Mapping[ClientId, str]:
@@ -252,6 +258,7 @@ class Clients(Protocol):
         memory_type: Type of a client's entry in `memory`, for checkpoints.
         executor: Evaluates models on the server; in one process it does the clients' work, too.
         rounds_begun: Rounds that were begun, those that were undone included; 0 where such a round is the same again.
+        under_way: Remote clients whose replies may come in a later round than they were asked in.
     """
 
     ids: tuple[ClientId, ...]
@@ -260,6 +267,7 @@ class Clients(Protocol):
     memory_type: Any
     executor: Executor
     rounds_begun: int
+    under_way: Collection[ClientId] = ()
 
     def begin(self, t: int) -> ClientsInRound:
         """Open round `t`."""
@@ -281,7 +289,7 @@ class Clients(Protocol):
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
         """Return the models the clients would use, from those they are served; none of remote clients."""
-        ...
+        return {}
 
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
@@ -585,19 +593,26 @@ class _Round:
         return replies if folding is None else folding.finish()
 
     def as_they_come(self, request: AsTheyCome) -> Arrived[Any]:
-        """Run the step on clients at once, and hold each reply until the clock is there."""
-        if busy := request.to.keys() & request.under_way.keys():
-            raise ProtocolError(f"round {self.t}: client {min(busy)} is under way; ask it when it has replied")
-        under_way = dict(request.under_way)
+        """Run the step on clients: in a simulation at once, and hold each reply until the clock is there."""
+        remote, at_work = self.driver.clients.remote, self.driver.clients.under_way
+        under_way = {c: u for c, u in request.under_way.items() if not remote or c in at_work}
+        request = replace(request, to={c: m for c, m in request.to.items() if c not in under_way})
+        under_way |= {c: UnderWay(request.stamp) for c in request.to}
+        came: list[ClientId] = []
 
         def take(c: ClientId, answer: Answer, seconds: float) -> None:
             if held_in(answer.reply):
                 raise ProtocolError("a reply that may come in a later round holds no value; leave Keep out")
-            under_way[c] = UnderWay(request.stamp, seconds, answer.n, answer.losses, answer.reply)
+            if c in under_way:  # the plan may have given it up
+                came.append(c)
+                under_way[c] = UnderWay(under_way[c].stamp, seconds, answer.n, answer.losses, answer.reply)
 
-        lost, waited = self.run(request, take, None, later=True)
+        lost, waited = self.run(request, take, None, first=request.first)
+        for c in lost:
+            under_way.pop(c, None)
         key = self.driver.key / "round" / self.t / "arrival" / self.hop
-        order = sorted(under_way, key=lambda c: (under_way[c].left_s, (key / c).number()))[: request.first]
+        due = sorted(under_way, key=lambda c: (under_way[c].left_s, (key / c).number()))[: request.first]
+        order = came if remote else due
         passed = under_way[order[-1]].left_s if order else waited  # all that were asked may be lost
         self.trace.clock += passed
         for c in order:
@@ -605,7 +620,7 @@ class _Round:
             self.trace.losses.extend((under_way[c].n, loss) for loss in under_way[c].losses)
         self.hop += 1
         self.require(request, len(order), 1, lost)
-        replies = {c: replace(under_way.pop(c), left_s=0.0) for c in order}
+        replies = {c: Came(u.stamp, u.reply) for c in order for u in [under_way.pop(c)]}
         return Arrived(replies, {c: replace(u, left_s=u.left_s - passed) for c, u in under_way.items()})
 
     def run(
@@ -615,11 +630,12 @@ class _Round:
         timeout_s: float | None,
         *,
         folds: bool = False,
-        later: bool = False,
+        first: int | None = None,
     ) -> tuple[dict[ClientId, str], float]:
         """Run a step on clients, and hand `take` each reply that comes, with the simulated seconds that it took.
 
-        Replies that `folds` are dropped as they come; those for `later` are charged when they arrive.
+        Replies that `folds` are dropped as they come; those that come later than they are made, if only the `first`
+        are waited for, are charged then.
 
         Returns:
             The clients that are lost and why, and the seconds until the last reply or the deadline.
@@ -628,18 +644,22 @@ class _Round:
         fates = {c: self.fate(request.step, c) for c in request.to}
         lost = {c: self.left_out[c] for c in request.to if c in self.left_out}
         reached = {c: m for c, m in request.to.items() if fates[c] != "unreachable" and c not in lost}
-        exchange = self.prepare(request, reached, lost, timeout_s, folds)
+        exchange = replace(self.prepare(request, reached, lost, timeout_s, folds), first=first)
         sizes = {i: size_of(m) for i, m in {id(m): m for m in exchange.messages.values()}.items()}
         limit = timeout_s or getattr(self.driver.pace, "deadline_s", None) or math.inf
         waited = 0.0
         answers: dict[ClientId, Answer | Lost] = {}
-        with self.told(request.step):
+        try:
             for c, answer in self.clients.run(exchange):
                 answers[c] = answer
                 if isinstance(answer, Answer):
                     answers[c] = replace(answer, reply=None)
-                    seconds = self.seconds(exchange, c, sizes[id(exchange.messages[c])].bytes, answer)
-                    if fates[c] is None and seconds > limit:
+                    seconds = 0.0
+                    if self.driver.pace is not None:
+                        seconds = self.seconds(exchange, c, sizes[id(exchange.messages[c])].bytes, answer)
+                    if (
+                        fates.setdefault(c, None) is None and seconds > limit
+                    ):  # a client of an earlier exchange has none
                         fates[c] = "late"
                     waited = max(waited, seconds if fates[c] is None or limit == math.inf else limit)
                     # Of a reply that is lost on its way only its client knows.
@@ -647,9 +667,14 @@ class _Round:
                         continue
                     take(c, answer, seconds)
                 del answer  # while the next client trains, this reply is gone
+        except (ProtocolError, WireError) as error:  # a method's code is refused here; over a network clients do that
+            if self.driver.clients.remote:
+                raise
+            raise type(error)(f"{error} (round {self.t}, step {request.step!r})") from error
         self.charge_messages(exchange, answers, sizes)
-        self.record_answers(exchange, answers, fates, lost, later)
-        lost = {c: lost.get(c) or str(fates[c]) for c in request.to if c in lost or fates[c] is not None}
+        self.record_answers(answers, fates, lost, later=first is not None)
+        asked = dict.fromkeys((*request.to, *lost))
+        lost = {c: lost.get(c) or str(fates[c]) for c in asked if c in lost or fates[c] is not None}
         self.trace.failures.extend(LostReply(self.t, c, request.step, reason) for c, reason in lost.items())
         self.asked[request.step] += 1
         return lost, waited
@@ -675,16 +700,6 @@ class _Round:
                 f"round {self.t}, step {request.step!r}: {count} of {len(request.to)} clients replied, "
                 f"{at_least} needed; lost: {', '.join(map(str, lost)) or 'none'}{first}"
             )
-
-    @contextmanager
-    def told(self, step: str) -> Iterator[None]:
-        """Name round and step where a method's code is refused in a simulation: over a network clients do that."""
-        try:
-            yield
-        except (ProtocolError, WireError) as error:
-            if self.driver.clients.remote:
-                raise
-            raise type(error)(f"{error} (round {self.t}, step {step!r})") from error
 
     def check(self, request: Ask | AsTheyCome) -> None:
         """Refuse a request for a step or a client that does not exist."""
@@ -729,7 +744,7 @@ class _Round:
     ) -> None:
         """Charge every message that was sent, and the values that came with it from their owners."""
         for c, m in exchange.messages.items():
-            answer = answers[c]
+            answer = answers.get(c)  # which may come later
             if isinstance(answer, Lost) and not answer.sent:
                 continue
             self.charge(SERVER, node(c), sizes[id(m)])
@@ -738,7 +753,6 @@ class _Round:
 
     def record_answers(
         self,
-        exchange: Exchange,
         answers: Mapping[ClientId, Answer | Lost],
         fates: Mapping[ClientId, Any],
         lost: dict[ClientId, str],
@@ -746,8 +760,7 @@ class _Round:
     ) -> None:
         """Record each client's work and memory, and charge the replies that arrived, unless that is for later."""
         looked = False
-        for c in exchange.messages:
-            answer = answers[c]
+        for c, answer in answers.items():
             if isinstance(answer, Lost):
                 lost[c] = answer.reason
                 continue
@@ -756,11 +769,12 @@ class _Round:
             self.driver.memory.stage(c, answer.memory)
             if self.t <= FIRST and c not in self.remembered and not looked and answer.memory is not None:
                 self.remembered[c], looked = (answer.memory, marks(answer.memory, content=True)), True
-            if fates[c] is None and not later:
-                self.charge(node(c), SERVER, answer.size)
+            if fates[c] is None:
+                if not later:
+                    self.charge(node(c), SERVER, answer.size)
                 if answer.refused:
                     lost[c] = f"refused: {answer.refused}"
-                else:
+                elif not later:
                     self.trace.losses.extend((answer.n, loss) for loss in answer.losses)
 
     # ------------------------------------------------------------------ Collect, Probe
