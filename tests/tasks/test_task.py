@@ -1,5 +1,8 @@
 import copy
+from collections import namedtuple
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -199,25 +202,13 @@ def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, te
     assert "\n" not in str(caught.value)
 
 
-class Double(nn.Module):
-    """Computes in float64 throughout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 3).double()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(x.double())
-
-
 UNTRAINABLE = {
     "lazy": (
         lambda: nn.Sequential(nn.LazyLinear(5), nn.Linear(5, 3)),
         "0.weight of Sequential has no size before data have passed; give its layer the size of its input",
     ),
     "lazy norm": (lambda: nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()), "1.weight of Sequential has no size"),
-    "double": (Double, "head.weight of Double is torch.float64, and networks are trained in torch.float32"),
-    "half": (lambda: nn.Linear(4, 3).half(), "weight of Linear is torch.float16"),
+    "complex": (lambda: nn.Linear(4, 3, dtype=torch.cfloat), "weight of Linear is complex; keep its real and its"),
 }
 
 
@@ -229,3 +220,49 @@ def test_a_network_that_cannot_be_trained_is_refused_before_data_are_read(
         make_task(build, 3)
     with pytest.raises(ConfigError, match=text):
         us.simulate(us.FedAvg(), data=(torch.zeros(40, 4), torch.arange(40) % 3), model=build(), progress=False)
+
+
+class Several(nn.Module):
+    """Returns features and scores as `form` has them."""
+
+    def __init__(self, form: Callable[..., Any]) -> None:
+        super().__init__()
+        self.form, self.linear = form, nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.form(features=x, scores=self.linear(x))
+
+
+FORMS = {
+    "dict": (dict, "scores"),
+    "tuple": (lambda features, scores: (features, scores), 1),
+    "namedtuple": (namedtuple("Given", "features scores"), "scores"),
+    "object": (SimpleNamespace, "scores"),
+}
+
+
+@pytest.mark.parametrize(("form", "output"), FORMS.values(), ids=FORMS)
+def test_the_task_names_the_part_that_is_the_outputs(form: Callable[..., Any], output: str | int) -> None:
+    x = torch.rand(4, 4)
+    task = make_task(lambda: Several(form), 3, examples=x, output=output)
+    check_network(task, x, torch.tensor([0, 1, 2, 0]))
+    assert task.head == ("linear",)
+    with pytest.raises(ConfigError, match=r"or name a part with task\.output"):
+        check_network(make_task(lambda: Several(form), 3, examples=x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_network_trains_in_its_own_precision(dtype: torch.dtype) -> None:
+    """Double precision gives what single precision does, but for its rounding; inputs are float64 throughout."""
+    x = torch.rand(60, 4, dtype=torch.float64, generator=Key(1).generator()).numpy()
+    y, network = (x[:, 0] > 0.5).astype(int), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def trained(model: nn.Module) -> tuple[dict[str, torch.Tensor], float]:
+        history = us.simulate("fedprox", data=(x, y), model=model, split=us.IID(3), rounds=2, progress=False)
+        return history.model("fedprox").state_dict(), history.value("fedprox", "global.loss")
+
+    (single, loss), (own, same) = trained(network), trained(copy.deepcopy(network).to(dtype))
+    close = 1e-5 if dtype is torch.float64 else 0.03
+    assert {t.dtype for t in own.values()} == {dtype}
+    assert all(torch.allclose(own[n].float(), t, atol=close) for n, t in single.items())
+    assert same == pytest.approx(loss, abs=close)

@@ -110,6 +110,8 @@ class TaskConfig:
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
         head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
             of it shows.
+        output: Name or place of the part of what your own network returns that is its outputs; by default logits or
+            out.
         kind: What is learned, one of `unskew list tasks`: classification, regression, segmentation, ...
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
@@ -134,6 +136,7 @@ class TaskConfig:
     augment: str = "none"
     data_dir: str | None = None
     head: str | None = None
+    output: str | int | None = None
     kind: str = "classification"
     preprocess: Preprocess | None = None
     class_weights: Literal["balanced"] | Annotated[tuple[Annotated[float, Gt(0.0)], ...], MinLen(2)] | None = None
@@ -367,7 +370,7 @@ class Experiment:
         unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
             or a table.
         public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
-            rows, or the name of a client whose rows they are.
+            rows, the name of a client whose rows they are, or data as in task.data, as "csv:public.csv".
         stop: Early stopping.
         keep_models: Global models that are kept beside the last round's.
         world: Losses, channel, and malicious clients.

@@ -103,4 +103,5 @@ def depends(term: Term, value: Tensor) -> bool:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    return float((one - other).norm()) > 1e-3 * float(one.norm() + other.norm()) + 1e-6
+    rounding = max(1e-3, 8 * torch.finfo(one.dtype).eps)
+    return float((one - other).norm()) > rounding * float(one.norm() + other.norm()) + 1e-6

@@ -14,7 +14,7 @@ from unskew.errors import ConfigError
 from unskew.local.kernels import tune
 from unskew.protocol import Layout
 from unskew.tasks.kind import is_ours
-from unskew.tasks.task import Task
+from unskew.tasks.task import Task, of_type
 from unskew.tree import Params, Tree
 
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -68,8 +68,8 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The module on a device, its floats of this type; PyTorch's `to` would make real numbers of complex ones, too."""
-    return module.to(device).double() if dtype is torch.float64 else module.to(device).float()
+    """The module on a device, its floats of this type."""
+    return of_type(module.to(device), dtype)
 
 
 class FeatureNetwork(nn.Module):
@@ -194,11 +194,11 @@ def make_workspace(
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
             # On a CUDA device its next pass would move the weights out of `vector`, into memory of its own.
-            layer.flatten_parameters = _stay  # type: ignore[method-assign]
+            layer.flatten_parameters = lambda: None  # type: ignore[method-assign]
     if tuned:
         tune(module)
     old, tied = dict(module.named_parameters()), _Tied(module)
-    flatten = _channels_last_order if channels_last else _flat
+    flatten = _channels_last_order if channels_last else torch.flatten
     vector = torch.cat([flatten(old[n].detach()) for n in names])
     views = torch.split(vector, [old[n].numel() for n in names])
     for n, view in zip(names, views, strict=True):
@@ -233,14 +233,6 @@ def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze:
         statistics = [b for b in layout.buffers if b.rpartition(".")[0] == name]
         if statistics and (freeze or not chosen.intersection(statistics)):
             layer.eval()
-
-
-def _stay() -> None:
-    """Leave a recurrent layer's weights where they are."""
-
-
-def _flat(t: Tensor) -> Tensor:
-    return t.reshape(-1)
 
 
 def _channels_last_order(t: Tensor) -> Tensor:

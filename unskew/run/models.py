@@ -43,7 +43,7 @@ from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.targets import Label, LabelType, labels_of
-from unskew.tasks.task import Task, copied_arguments, outputs_of, tensors_of
+from unskew.tasks.task import Task, copied_arguments, of_type, outputs_of, tensors_of, trained_type
 from unskew.tree import Params, Tree
 from unskew.words import composed, counted, some
 
@@ -72,6 +72,7 @@ class TaskCard:
         label_type: The type of the labels that classes are named after.
         target_scale: Shift and scale of the targets in the loss; outputs are on that scale.
         models, at: Networks of several kinds, as in a configuration, and the place of this one among them.
+        output: The part of what the network returns that is its outputs, as in a configuration.
     """
 
     model: str
@@ -86,6 +87,7 @@ class TaskCard:
     target_scale: Scale | None = None
     models: tuple[ClientsModel, ...] = ()
     at: int = 0
+    output: str | int | None = None
 
     def of(self, client: str, layers: Iterable[str]) -> "TaskCard":
         """The card of a client's own network, with these tensors; itself if it has the same as the server."""
@@ -168,6 +170,7 @@ def task_card(config: TaskConfig, dataset: Dataset, task: Task, target_scale: Sc
         dataset.label_type,
         target_scale,
         config.models,
+        output=config.output,
     )
 
 
@@ -314,6 +317,7 @@ def load_model(
     else:
         raise RunError(f"{path} is one model; leave method, client, seed and round out")
     module = _network(card.task, network, path, allow_code, tensors)
+    module = of_type(module, trained_type(module))
     _require_trained(module, card.task.layers, tensors)
     present = tensors_of(module)
     for layer in card.task.layers:
@@ -388,7 +392,9 @@ def predict(
     try:
         with torch.no_grad():
             starts, width = range(0, max(len(inputs), 1), batch_size), kind.width(len(card.classes))
-            outputs = (_outputs(model, inputs[i : i + batch_size].to(device), kind, width) for i in starts)
+            outputs = (
+                _outputs(model, inputs[i : i + batch_size].to(device), kind, width, card.task.output) for i in starts
+            )
             if probabilities and of_classes is not None:
                 rows = (row for batch in outputs for row in of_classes(batch).tolist())
                 return [dict(zip(card.labels, row, strict=True)) for row in rows]
@@ -400,11 +406,11 @@ def predict(
         model.train(training)
 
 
-def _outputs(model: nn.Module, batch: Tensor | Tree, kind: TaskKind, width: int) -> Tensor:
+def _outputs(model: nn.Module, batch: Tensor | Tree, kind: TaskKind, width: int, output: str | int | None) -> Tensor:
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        given, named = copied_arguments(None, (batch,), {})  # it may work in place, and the rows are the caller's
-        outputs: Tensor = outputs_of(model(*given, **named), kind, width)
+        given, named = copied_arguments(model, (batch,), {})  # it may work in place, and the rows are the caller's
+        outputs: Tensor = outputs_of(model(*given, **named), kind, width, output)
     except (IndexError, RuntimeError) as error:
         if isinstance(batch, Tree) or batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):
             raise

@@ -73,7 +73,7 @@ def _draws(run: NewRun) -> str:
     """The network draws while it is evaluated in worker processes, whose draws the loop does not see."""
     if not run.setup.executor_kind.processes:
         return ""
-    drawn = draws_in_evaluation(run.setup.task.module().float(), run.setup.dataset.x_train[:2])
+    drawn = draws_in_evaluation(run.setup.task.module(), run.setup.dataset.x_train[:2])
     return "; ".join(UNKEYED_METRICS.format(whose) for whose in drawn)
 
 

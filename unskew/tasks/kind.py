@@ -218,11 +218,6 @@ def unscaled(y: Tensor, scale: Scale) -> Tensor:
     return y * by + shift
 
 
-def standardised(loss: Loss, scale: Scale) -> Loss:
-    """The loss of targets (y - shift) / scale."""
-    return functools.wraps(loss)(lambda outputs, y: loss(outputs, scaled(y, scale)))
-
-
 def batchwise(loss: Loss) -> Loss:
     """Mark a loss whose value for an example depends on the other examples of its batch, as Cox's does."""
     loss.__dict__["batchwise"] = True

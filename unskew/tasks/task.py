@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from unskew.errors import ConfigError, UnskewError
 from unskew.keys import Key
 from unskew.protocol import Layout, is_part
 from unskew.tasks.classification import CLASSIFICATION
-from unskew.tasks.kind import Loss, Scale, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, scaled, standardised
+from unskew.tasks.kind import Loss, Scale, TaskKind, is_batchwise, is_ours, loss_measure, own_loss, scaled
 from unskew.tasks.measure import Measure
 from unskew.tasks.probe import head_of, same_values, statistics_of
 from unskew.tree import Params, Tree, form_of
@@ -46,6 +46,8 @@ class Task:
         kind: What the outputs mean.
         measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
         width: Outputs of the network, of each position where there are positions.
+        output: Part of what the network returns that is its outputs; see `outputs_of`.
+        dtype: Type of all floating tensors, the widest of its trained parameters.
     """
 
     build: Callable[[], nn.Module]
@@ -57,6 +59,8 @@ class Task:
     kind: TaskKind
     measures: tuple[Measure, ...]
     width: int
+    output: str | int | None = None
+    dtype: torch.dtype = torch.float32
 
     @property
     def headline(self) -> Measure:
@@ -138,7 +142,8 @@ class Task:
 
     def scaled(self, scale: Scale) -> "Task":
         """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
-        loss = standardised(self.loss, scale)
+        own = self.loss
+        loss: Loss = functools.wraps(own)(lambda outputs, y: own(outputs, scaled(y, scale)))
         of_seen: Loss = functools.wraps(loss)(lambda outputs, y: loss(scaled(outputs, scale), y))
         measures = (*self.measures[:LOSS], loss_measure(of_seen), *self.measures[LOSS + 1 :])
         return replace(self, loss=loss, kind=self.kind.scaled(scale), measures=measures)
@@ -151,10 +156,12 @@ class Task:
     def module(self) -> nn.Module:
         """A network whose values are about to be replaced, and one of somebody's own gets copies of its inputs."""
         with Key(0).ambient():
-            module = _without_counters(self.build())
-        if not is_ours(module):
+            module = of_type(_without_counters(self.build()), self.dtype)
+        if not is_ours(module) or self.dtype != torch.float32:
             module.register_forward_pre_hook(copied_arguments, with_kwargs=True)
-            module.register_forward_hook(lambda _module, _inputs, given: outputs_of(given, self.kind, self.width))
+            module.register_forward_hook(
+                lambda _module, _inputs, given: outputs_of(given, self.kind, self.width, self.output)
+            )
         frozen = frozenset(self.layout.frozen)
         for layer in {n.rpartition(".")[0] for n, _ in module.named_buffers() if n in frozen}:
             _keep_statistics(module.get_submodule(layer))
@@ -171,8 +178,7 @@ class Task:
     def init(self, key: Key) -> Params:
         """Initial parameters and buffers for a key, in module order."""
         with key.ambient():
-            module = self.build()
-        tensors = tensors_of(module)
+            tensors = tensors_of(of_type(self.build(), self.dtype))
         return {n: tensors[n].detach().clone() for n in (*self.layout.trainable, *self.layout.buffers)}
 
 
@@ -187,6 +193,7 @@ def make_task(
     asked: Sequence[str | Measure] = (),
     outputs: int | None = None,
     target_scale: Scale | None = None,
+    output: str | int | None = None,
 ) -> Task:
     """Read a network's parts.
 
@@ -202,16 +209,17 @@ def make_task(
         asked: Measures, or their names, to report beside the headline and the loss.
         outputs: Number of names of what outputs stand for; by default the classes.
         target_scale: As `Task.scaled` takes it.
+        output: As in `Task`.
 
     Raises:
         ConfigError: If the loss, the head or a measure is unknown, two layers share a buffer that training changes, or
-            as in `check_tensors` and `check_frozen`.
+            as in `trained_type` and `check_frozen`.
     """
     function = own_loss(loss if callable(loss) else kind.loss(loss))
     kind = kind.linked(None if callable(loss) else loss)
     with Key(0).ambient():
         module = _without_counters(build())
-    check_tensors(module)
+    dtype = trained_type(module)
     modules = dict(module.named_modules())
     if head is not None and head not in {**modules, **dict(module.named_parameters())}:
         raise ConfigError(
@@ -235,11 +243,13 @@ def make_task(
         kind=kind,
         measures=kind.reported(asked, function),
         width=kind.width(num_classes if outputs is None else outputs),
+        output=output,
+        dtype=dtype,
     )
     tensors = dict(module.named_buffers())
     buffers = tuple(n for n, b in tensors.items() if b.is_floating_point() and n not in frozen)
     if examples is not None:
-        network = task.module().float()
+        network = task.module()
         task = replace(task, head=task.head or head_of(network, examples, task.width))
         statistics = statistics_of(network, examples)
         if whole := [n for n in statistics if not tensors[n].is_floating_point() and not n.endswith(COUNTER)]:
@@ -280,23 +290,31 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
 
 
 def copied_arguments(
-    _module: nn.Module | None, inputs: tuple[Any, ...], named: dict[str, Any]
+    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place."""
+    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place.
+
+    Floating ones are of the type of the network's parameters.
+    """
+    floats = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     parts = inputs[0].parts if inputs and isinstance(inputs[0], Tree) else inputs
-    copies = pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, parts)
+    copies = pytree.tree_map_only(Tensor, lambda x: x.to(floats if x.is_floating_point() else x, copy=True), parts)
     return ((), copies) if isinstance(copies, dict) else (copies, named)
 
 
-def outputs_of(given: Any, kind: TaskKind, width: int) -> Any:
+def outputs_of(given: Any, kind: TaskKind, width: int, output: str | int | None = None) -> Any:
     """The outputs in what a network returns, (n, width) or (n, positions, width).
 
-    Of several they are the `logits`, as Hugging Face calls them, or `out`, as torchvision does.  (n,) is (n, 1), and
-    where one logit is given for two classes of a map, the first has the logit 0.
+    Of several parts they are that of the name or place `output`; by default the `logits`, as Hugging Face calls them,
+    or `out`, as torchvision does.  (n,) is (n, 1), and where one logit is given for two classes of a map, the first has
+    the logit 0.
     """
     if not isinstance(given, Tensor):
-        of = given if isinstance(given, dict) else vars(given) if hasattr(given, "__dict__") else {}
-        given = next((of[name] for name in ("logits", "out") if of.get(name) is not None), given)
+        parts = given if isinstance(given, Mapping) else dict(getattr(given, "__dict__", {}))
+        if isinstance(given, list | tuple):
+            parts = {**dict(enumerate(given)), **dict(zip(getattr(given, "_fields", ()), given, strict=False))}
+        names = ("logits", "out") if output is None else (output,)
+        given = next((parts[name] for name in names if parts.get(name) is not None), given)
     if not isinstance(given, Tensor):
         return given
     if kind.maps and given.dim() > 2:
@@ -361,11 +379,11 @@ def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
     return layer
 
 
-def check_tensors(module: nn.Module) -> None:
-    """Refuse a network whose parameters have no size yet, or another type than what is trained.
+def trained_type(module: nn.Module) -> torch.dtype:
+    """The type in which a network is trained, the widest of its trained parameters.
 
     Raises:
-        ConfigError: Naming it, or the first such tensor.
+        ConfigError: If a tensor has no size yet, or a parameter is complex.
     """
     name = type(module).__name__
     for key, t in (*module.named_parameters(), *module.named_buffers()):
@@ -374,11 +392,16 @@ def check_tensors(module: nn.Module) -> None:
                 f"{key} of {name} has no size before data have passed; give its layer the size of its input, as in "
                 "nn.Linear for nn.LazyLinear"
             )
-        if isinstance(t, nn.Parameter) and t.dtype != torch.float32:
-            raise ConfigError(
-                f"{key} of {name} is {t.dtype}, and networks are trained in torch.float32; leave out what changes its "
-                "type, such as double()"
-            )
+        if isinstance(t, nn.Parameter) and t.is_complex():
+            raise ConfigError(f"{key} of {name} is complex; keep its real and its imaginary part as two parameters")
+    types = [p.dtype for p in module.parameters() if p.requires_grad]
+    return functools.reduce(torch.promote_types, types) if types else torch.float32
+
+
+def of_type(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module, its floats of this type; PyTorch's `to` would make real numbers of complex ones, too."""
+    module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
+    return module
 
 
 @torch.no_grad()
@@ -391,7 +414,7 @@ def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
         task: The network, which takes the examples.
         examples: Two or more examples as training sees them.
     """
-    module, names = task.module().float().eval(), set[str]()
+    module, names = task.module().eval(), set[str]()
     for draw in range(5):
         with (Key(0) / draw).ambient():
             for p in module.parameters():
@@ -441,7 +464,7 @@ def check_network(
     Raises:
         ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
     """
-    module = task.module().float().eval()  # its buffers, too, are float32 in training
+    module = task.module().eval()
     positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
     name, wanted = type(module).__name__, (len(examples), *positions, task.width)
     asked = (len(examples), task.width, *positions) if task.kind.maps else wanted
@@ -471,7 +494,7 @@ def check_network(
     if not isinstance(logits, Tensor) or not fits or not logits.is_floating_point():
         raise ConfigError(
             f"{name} must return floating logits {asked} for {len(examples)} {shapes}, got {form_of(logits)}; give its "
-            f"last layer {task.width} {'output' if task.width == 1 else 'outputs'}"
+            f"last layer {task.width} {'output' if task.width == 1 else 'outputs'}, or name a part with task.output"
         )
     if not isinstance(trained, Tensor) or trained.shape[1:] != logits.shape[1:]:
         raise ConfigError(
@@ -479,7 +502,7 @@ def check_network(
         )
     if targets is None:
         return
-    logits = logits.float()  # as in training, whatever the precision
+    logits = logits.to(task.dtype)  # as in training, whatever the precision
     loss = inspect.unwrap(task.loss)
     name = f"task.loss {getattr(loss, '__name__', type(loss).__name__)}"
     _check_by_example(name, task.loss, logits, targets, 'leave out the mean, as with reduction="none"')
