@@ -50,7 +50,7 @@ from unskew.run.setup import Backend, InMemoryInputs, named_dataset, network
 from unskew.signals import stop_requests
 from unskew.tasks.kind import Loss, TaskKind, as_measure
 from unskew.tasks.measure import Measure
-from unskew.tasks.task import check_tensors
+from unskew.tasks.task import trained_type
 
 DATA_FILE = "data.npz"
 RUN_DATA = f"run:{DATA_FILE}"
@@ -114,7 +114,7 @@ def simulate(
     evaluate_clients: Literal["cohort", "all"] | int = "all",
     by: str | Sequence[str] = (),
     unseen: float | Sequence[str] | Unseen = (),
-    public: float | str = "",
+    public: object = "",
     stop: Stop = Stop(),
     keep_models: KeepModels = KeepModels(),
     world: World = World(),
@@ -197,7 +197,7 @@ def simulate(
         unseen: Clients that take no part and are served the trained models: a share of the clients, or their names;
             `Unseen` also says how they adapt.
         public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
-            rows, or the name of a client whose rows they are.
+            rows, the name of a client whose rows they are, or others, raw, in any form of `data`, or (x, None).
         stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:
@@ -268,6 +268,7 @@ def resume(
     loss: Loss | None = None,
     transform: Transform | None = None,
     metrics: Sequence[Measure | Callable[[Any, Any], float]] = (),
+    public: object = None,
     progress: bool = True,
     callback: Observer | Callable[[Cell], object] | None = None,
     force: bool = False,
@@ -281,8 +282,8 @@ def resume(
     Args:
         folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
         model: The network, if the run was given one as a value: the same, with the weights that it had then.
-        loss, transform, metrics: The loss, the transform, and those of `evaluate` that are metrics, if the run was
-            given them as values that no other program can import: the same.
+        loss, transform, metrics, public: The loss, the transform, those of `evaluate` that are metrics, and public
+            rows, if the run was given them as values that no other program can import: the same.
         progress, callback: As in `simulate`.
         force: Go on even though versions, device or executor have changed; the bits may then differ.
         allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
@@ -297,7 +298,8 @@ def resume(
     folder = user_path(folder)
     with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
         unchanged.require_run(folder)
-        inputs = _given_again(folder, model, loss, transform, metrics)
+        rows = None if public is None else own.beside(public)
+        inputs = dataclasses.replace(_given_again(folder, model, loss, transform, metrics), public=rows)
         listening = watcher if callback is None else Several(watcher, callback)
         backend = Backend(inputs)
         from unskew.report import write_report
@@ -408,13 +410,14 @@ def described(
     for name, wanted in kinds.items():
         if not isinstance(given := settings.get(name, {}), wanted | Mapping):
             raise ConfigError(f"{name} must be {wanted.__name__}(...), got {given!r:.80}")
-    by = settings.get("by", ())
+    by, public = settings.get("by", ()), settings.get("public", "")
     plain = {
         **settings,
         "by": [by] if isinstance(by, str) else by,
         **({} if until is None else {"seeds": list(until.seeds)}),
         "task": _task(task, data, {"model": model, "loss": loss, "augment": transform}, table, rules),
         "evaluate": evaluate if isinstance(evaluate, str) else list(metrics),
+        "public": public if isinstance(public, str | float) else "run:public",
     }
     experiment = Experiment(
         methods=tuple(config.with_bounds(chosen, from_python.local_of(chosen)) if bounds else chosen),
@@ -423,6 +426,7 @@ def described(
         **schema.checked(Experiment, config.plain(plain), "", skip=DESCRIBED),
     )
     networks = _values(model)
+    rows = None if isinstance(public, str | float) else own.beside(public, target)
     dataset = _dataset(experiment.task, data, table)
     if experiment.task.data == RUN_DATA and dataset.ordered:
         of_values = dataclasses.replace(experiment.task, data_options={"classes": list(dataset.classes)})
@@ -440,6 +444,7 @@ def described(
         networks=networks,
         loss=loss if callable(loss) else None,
         transform=transform,
+        public=rows,
         metrics={name: metric for name, metric in metrics.items() if metric is not None},
         from_python=True,
     )
@@ -468,7 +473,7 @@ def _values(model: Any) -> tuple[Any, ...]:
 def _value(network: Any) -> Any:
     if not isinstance(network, nn.Module):
         return None if isinstance(network, str) else network
-    check_tensors(network)
+    trained_type(network)
     return copied(network).cpu()
 
 

@@ -47,7 +47,7 @@ def played(method: Any, rounds: int = 1) -> tuple[Simulator[Any], Any]:
     """Client 0 has the narrow network and x = 1 | 3 of classes 0 | 1, client 1 the wide one and 2 | 5, 7."""
     x, y = torch.tensor([[1.0], [3.0], [2.0], [5.0], [7.0]]), torch.tensor([0, 1, 0, 1, 1])
     rows = (torch.tensor([0, 1]), torch.tensor([2, 3, 4]))
-    data = DeviceData(x, y, rows, (rows[0][:0],) * 2, public=torch.tensor([0, 2]))
+    data = DeviceData(x, y, rows, (rows[0][:0],) * 2, public=(x[[0, 2]], y[[0, 2]]))
     one, two = (make_task(build, 2, examples=x[:4]) for build in (narrow, wide))
     trainer = LocalTrainer(one, data, others={1: LocalTrainer(two, data)})
     starts = [task.init(Key(0)) for task in (one, two)]
@@ -121,8 +121,27 @@ def test_public_rows_are_nobodys(public: float | str) -> None:
 
 
 def test_a_method_that_needs_public_rows_says_so() -> None:
-    with pytest.raises(ConfigError, match="fedmd: it needs public data; name a client whose rows they are, or a share"):
+    with pytest.raises(ConfigError, match="fedmd: it needs public data; give them as public="):
         run(network(8), "fedmd", public="")
+
+
+def test_public_rows_may_be_the_servers_own_in_any_form(tmp_path: Path) -> None:
+    """Arrays, a torch Dataset and a file of the same rows; without labels nobody begins on them."""
+    x = torch.randn(160, 4, generator=us.Key(5).generator()).numpy()
+    y = (x[:, 0] > 0).astype(int)
+    np.savez(tmp_path / "public.npz", x_train=x[:40], y_train=y[:40])
+
+    def loss(public: object) -> float:
+        data, split = (x[40:], y[40:]), us.IID(3)
+        history = us.simulate("fedmd", data=data, split=split, public=public, rounds=1, progress=False)
+        return history.value("fedmd", "personal.loss.mean")
+
+    arrays = loss((x[:40], y[:40]))
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40]))
+    assert arrays == loss(f"npz:{tmp_path / 'public.npz'}") == loss(pairs)
+    assert arrays < loss((x[:40], None))
+    with pytest.raises(DataError, match="7 is no class"):
+        loss((x[:40], np.full(40, 7)))
 
 
 def test_the_head_of_two_networks_is_averaged_and_bodies_stay() -> None:

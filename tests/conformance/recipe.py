@@ -237,8 +237,8 @@ def world(
         return {n: t.to(device, dtype) for n, t in task.init(key).items()}
 
     rows = tuple(r.to(device) for r in rows)
-    public = torch.tensor([0, 9, 13], device=device)
-    data = DeviceData(x.to(device), y.to(device), rows, tuple(r[:2] for r in rows), public=public)
+    x, y = x.to(device), y.to(device)
+    data = DeviceData(x, y, rows, tuple(r[:2] for r in rows), public=(x[[0, 9, 13]], y[[0, 9, 13]]))
     trainer = LocalTrainer(task, data, device, dtype)
     return Population(histograms, task.layout, initialise(Key(3)), initialise), trainer
 

@@ -6,7 +6,7 @@ D. Li, J. Wang, "FedMD: Heterogenous Federated Learning via Model Distillation",
 Notation   D0     public rows, which all clients and the server have; x_i their inputs
            f_k    client k's network: its scores of the classes, before the softmax
            F      consensus, (rows of D0, classes)
-Start      f_k <- LocalSGD(f_k; D0), with the labels of D0, in a client's first round
+Start      f_k <- LocalSGD(f_k; D0), with the labels of D0, if it has any, in a client's first round
 Client     digest   f_k <- LocalSGD of the mean over D0 of H(softmax(F_i), softmax(f_k(x_i))), cross-entropy        (1)
            revisit  f_k <- LocalSGD(f_k; F_k), on its own data;  then its scores f_k(x_i) of all of D0
 Server     F <- mean of f_k(x_i) over the clients that replied                                                     (2)
@@ -78,7 +78,7 @@ class FedMD(OwnNetworks):
         """Begin on the public rows, or digest the consensus; revisit this client's own rows; score the public ones."""
         x, y = yield from run(lambda local: local.public)
         w, rows = memory or me.initial, torch.arange(len(x))
-        if memory is None:
+        if memory is None and y is not None:
             begun: Fitted = yield Sgd(w, self.start, draw="start", examples=Examples(x, y, rows))
             w = begun.params
         if msg.scores is not None:

@@ -99,6 +99,24 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
     return replace(data, x_test=whole[0], y_test=whole[1])
 
 
+def beside(table: DataTable, known: Dataset) -> tuple[Rows, Tensor | None]:
+    """The rows of a table as a network for a data set takes them, and their targets, None where they have none.
+
+    Raises:
+        DataError: If they are no such inputs, or a label is none of the data set's.
+    """
+    x, names = table.inputs, None if table.inputs is None else table.inputs.dtype.names
+    inputs = known.inputs.prepare(table.columns if x is None else {n: x[n] for n in names} if names else x)
+    if not table.y.size:
+        return inputs, None
+    if known.targets.classes and (odd := {*map(label_name, table.y.reshape(-1).tolist())} - {*known.outputs}):
+        raise DataError(
+            f"{table.name}: {some(sorted(odd))} is no class of {known.name}, which has {some(known.outputs)}"
+        )
+    y, *_ = labels_of(replace(table, kind=known.targets, classes=None, declared=known.outputs, alone=True))
+    return inputs, torch.from_numpy(y)
+
+
 # ---------------------------------------------------------------- labels
 def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelType | None]:
     """Targets as they are learned, the names of their classes, and the type of the labels that these are.

@@ -184,6 +184,13 @@ def table(
     return rows
 
 
+def beside(data: object, target: str | Sequence[str] | None = None) -> DataTable:
+    """The rows of a server's own data, in any of the forms, with their labels if they have any."""
+    frame = read(data)
+    names = {composed(name) for name in ([target] if isinstance(target, str) else target or ())}
+    return table(frame, target=target if names <= frame.columns.keys() else None, kind=UNKNOWN)
+
+
 def _check_roles(
     data: object, frame: Frame, named: Sequence[tuple[str, str]], left_out: Sequence[str], needs_target: bool
 ) -> None:

@@ -84,6 +84,12 @@ DATA = Registry(
 )
 
 
+def is_data(source: str) -> bool:
+    """True for a name of data, or the beginning and path of files."""
+    kind, colon, _ = source.partition(":")
+    return source in NAMED or bool(colon and kind in OPTIONS)
+
+
 def gives_bytes(source: str) -> bool:
     """True if it can be told without reading them that the data, if they are images, are bytes."""
     kind = source.partition(":")[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -27,7 +28,7 @@ class DeviceData:
         levels: Values of black, and of the brightest value of the training part, in each channel of images; None
             where they are not known.
         weights: Weight of each training example in the loss that is trained, (N,); None if all weigh the same.
-        public: Row numbers of training examples that are public, (m,) int64; None without any.
+        public: Inputs and labels, (m,), of the public rows, no labels where they have none; None without any.
     """
 
     x: Rows
@@ -40,7 +41,7 @@ class DeviceData:
     domains: Tensor | None = None
     levels: tuple[tuple[float, float], ...] | None = None
     weights: Tensor | None = None
-    public: Tensor | None = None
+    public: tuple[Rows, Tensor | None] | None = None
 
     def weighted(self, losses: Tensor, rows: Tensor) -> Tensor:
         """The losses of training examples, each times its weight."""
@@ -53,15 +54,7 @@ def batches_of(config: SgdConfig, n: int, key: Key, min_batch: int) -> Batches:
     Raises:
         DataError, ConfigError: As `unskew.data.batches.plan`.
     """
-    return plan(
-        n,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        steps=config.steps,
-        key=key / "shuffle",
-        min_batch=min_batch,
-        drop_last=config.drop_last,
-    )
+    return plan(n, key=key / "shuffle", **_sizes(config, min_batch))
 
 
 def steps_of_job(config: SgdConfig, n: int, min_batch: int) -> int:
@@ -70,11 +63,9 @@ def steps_of_job(config: SgdConfig, n: int, min_batch: int) -> int:
     Raises:
         DataError, ConfigError: As `unskew.data.batches.num_steps`.
     """
-    return num_steps(
-        n,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        steps=config.steps,
-        min_batch=min_batch,
-        drop_last=config.drop_last,
-    )
+    return num_steps(n, **_sizes(config, min_batch))
+
+
+def _sizes(c: SgdConfig, min_batch: int) -> dict[str, Any]:
+    own = {"batch_size": c.batch_size, "epochs": c.epochs, "steps": c.steps, "drop_last": c.drop_last}
+    return {**own, "min_batch": min_batch}

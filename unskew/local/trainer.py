@@ -26,7 +26,7 @@ from unskew.local import dense, imagery
 from unskew.local.data import DeviceData, batches_of
 from unskew.local.executor import Columns, joined
 from unskew.local.kernels import forward_block, tune, wants_channels_last
-from unskew.local.optim import one_pass, optimiser, solve
+from unskew.local.optim import State, one_pass, optimiser, solve
 from unskew.local.terms import check_gradient, check_value, depends, term_value
 from unskew.local.workspace import FeatureNetwork, Workspace, make_workspace, placed
 from unskew.protocol import (
@@ -73,6 +73,7 @@ NOTHING_TO_MINIMISE = (
     "neither the loss nor a term depends on the parameters, so there is nothing to minimise; compute them from outputs "
     "and parameters in PyTorch, without detach(), item() and numpy()"
 )
+NO_PUBLIC = "there are no public data; give them as public=(x, y), or a share or a client of the data"
 IGNORED = -100
 """Label of an example that PyTorch's cross-entropy leaves out."""
 
@@ -95,18 +96,23 @@ class LocalTrainer:
         task: Task,
         device_data: DeviceData,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         kernels: Literal["auto", "plain"] = "auto",
         others: Mapping[ClientId, "LocalTrainer"] = MappingProxyType({}),
     ):
-        self.others, self.public = others, 0 if device_data.public is None else len(device_data.public)
-        self.task, self.device_data, self.device, self.dtype = task, device_data, torch.device(device), dtype
+        self.others, self.public = others, 0 if device_data.public is None else len(device_data.public[0])
+        self.task, self.device_data, self.device, self.dtype = (
+            task,
+            device_data,
+            torch.device(device),
+            dtype or task.dtype,
+        )
         self._tuned = kernels == "auto" and self.device.type == "cpu"
-        plain = task.module()
+        plain, dtype = task.module(), self.dtype
         if self.device.type == "cuda":
             # Recurrent weights lie in one vector with all others, and cuDNN makes a copy in its own order.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-        self._layers = dense.kernel(task, plain) if self._tuned and device_data.weights is None else None
+        self._layers = dense.kernel(task) if self._tuned and device_data.weights is None else None
         self._channels_last = self._tuned and wants_channels_last(plain)
         self._targets = one_hot(device_data.y, task.num_classes).to(dtype) if self._layers else None
         self._loss = task.loss
@@ -224,7 +230,8 @@ class LocalTrainer:
             x_train, y_train, augment = given.x.to(self.device, self.dtype), given.y.to(self.device), given.augment
             rows, weights = given.rows.to(self.device), None
         batches = batches_of(config, len(rows), key, self.task.min_batch)
-        loop = self._loop(space, job, lr)
+        state = {n: t.clone() for n, t in (job.state or {}).items()}
+        loop = self._loop(space, job, lr, state)
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         draws = (key / "augment").generator(self.device) if augment else None
         by_hand = self._by_hand(space, job)
@@ -248,11 +255,12 @@ class LocalTrainer:
         # A parameter that overflowed in the last step has not reached a loss yet.
         if math.isfinite(mean) and not _all_finite(space.vector):
             mean = math.nan
-        return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes))
+        after = None if job.state is None else state
+        return Fitted(space.take(), len(batches.sizes), lr, mean, sum(batches.sizes), after)
 
-    def _loop(self, space: Workspace, job: Sgd, lr: float) -> _Loop:
+    def _loop(self, space: Workspace, job: Sgd, lr: float, state: State) -> _Loop:
         config = job.config
-        update = None if config.solves else optimiser(config, lr, space.vector)
+        update = None if config.solves else optimiser(config, lr, space.vector, state)
         trained = [space.parameters[n] for n in space.names]
         if update is not None and self._by_hand(space, job):
             return self._dense_loop(space, job, lr, update, trained)
@@ -297,6 +305,7 @@ class LocalTrainer:
         if (
             self._layers is None
             or job.config.solves
+            or job.state is not None
             or any(sees_features(t) for t in job.terms)
             or (job.config.precision, job.config.step_schedule, job.config.at_once) != ("float32", Constant(), None)
         ):
@@ -538,12 +547,11 @@ class _Local:
         return as_tensor(self._trainer.device_data.x[self._rows])
 
     @property
-    def public(self) -> tuple[Tensor, Tensor]:
+    def public(self) -> tuple[Any, Tensor | None]:
         """The public rows."""
-        data = self._trainer.device_data
-        if data.public is None:
-            raise ConfigError("there are no public data; name a client whose rows they are, or a share")
-        return data.x[data.public], data.y[data.public]
+        if self._trainer.device_data.public is None:
+            raise ConfigError(NO_PUBLIC)
+        return self._trainer.device_data.public
 
     def imagery(self, source: str) -> Imagery:
         """The prior called `source`, loaded when it is first asked for."""

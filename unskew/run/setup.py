@@ -17,17 +17,20 @@ from torch.utils import _pytree as pytree
 
 from unskew import models, references, schema, tasks, version
 from unskew.data.augment import Augment, Transform, augmentation
-from unskew.data.batches import num_steps
+from unskew.data.build import beside
 from unskew.data.dataset import Dataset, binned, forms
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, named_in, pooled
-from unskew.data.sources import load
+from unskew.data.rows import Rows
+from unskew.data.sources import is_data, load, table
+from unskew.data.table import UNKNOWN, DataTable
+from unskew.data.tables import ENDINGS
 from unskew.errors import ConfigError, DataError, ProtocolError
 from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, resolved
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.local.data import DeviceData
+from unskew.local.data import DeviceData, steps_of_job
 from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, PoolParts, by_rule
-from unskew.local.trainer import LocalTrainer, kernels
+from unskew.local.trainer import NO_PUBLIC, LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
 from unskew.local.workers.setup import WorkerSetup
 from unskew.local.workspace import FeatureNetwork
@@ -61,6 +64,7 @@ class InMemoryInputs:
         files: Files of them to keep in the run's folder: a function that writes each, by file name.
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
         transform: Change of one training example's input; None if `task.augment` names it.
+        public: Public rows that no client has; None if `public` names them, or says whose they are.
         metrics: Metrics by the name that `evaluate` has for them; others are named.
         from_python: True if the run is called from Python, where messages say how to go on there.
         kept: False if the run's folder is removed when the run has failed, so that nobody can go on with it.
@@ -71,6 +75,7 @@ class InMemoryInputs:
     files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     loss: Loss | None = None
     transform: Transform | None = None
+    public: DataTable | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     from_python: bool = False
     kept: bool = True
@@ -159,6 +164,8 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
         torch.use_deterministic_algorithms(True)
     share = len(dataset.y_train) / (getattr(experiment.split, "num_clients", None) or len(dataset.client_names) or 10)
     executor, kind = choose_executor(experiment.runtime, device, count, share)
+    if inputs.public is None and is_data(str(experiment.public)):
+        inputs = dataclasses.replace(inputs, public=named_public(experiment))
     return Setup(dataset, tuple(every), device, executor, count, kind, inputs, augment)
 
 
@@ -213,6 +220,21 @@ def named_dataset(task: TaskConfig) -> Dataset:
     """
     folder = Path(task.data_dir) if task.data_dir else None
     return load(task.data, folder, task.data_options or None, task.preprocess, tasks.kind_of(task.kind).targets)
+
+
+def named_public(experiment: Experiment) -> DataTable:
+    """Read the public rows that an experiment names.
+
+    Raises:
+        DataError, ConfigError: If they cannot be read, or were given as values.
+    """
+    config, source = experiment.task, str(experiment.public)
+    target = config.data_options.get("target") if source.partition(":")[0] in ENDINGS else None
+    options = {} if target is None else {"target": target}
+    rows = table(source, Path(config.data_dir) if config.data_dir else None, options, UNKNOWN)
+    if rows is None:
+        raise ConfigError("this run's public data were given as values; give them again: resume(FOLDER, public=...)")
+    return rows
 
 
 def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> Dataset:
@@ -344,6 +366,7 @@ def make_named_task(
         asked=[inputs.metrics.get(name, name) for name in asked],
         outputs=outputs,
         target_scale=None if isinstance(config.target_scale, bool) else config.target_scale,
+        output=config.output,
     )
     return dataclasses.replace(task, measures=tuple(measure.of_classes(dataset.outputs) for measure in task.measures))
 
@@ -357,7 +380,8 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     """
     key = Key(seed) / "data"
     shares = experiment.test_fraction, experiment.val_fraction
-    fed = federate(dataset, experiment.split, key, *shares, experiment.unseen.clients, experiment.public)
+    public = "" if isinstance(experiment.public, str) and is_data(experiment.public) else experiment.public
+    fed = federate(dataset, experiment.split, key, *shares, experiment.unseen.clients, public)
     choice = experiment.by_validation
     if choice is not None and not fed.clients.val.sizes.any():
         raise DataError(
@@ -405,7 +429,7 @@ def clients(
         None if dataset.domains is None else dataset.domains.to(device),
         dataset.inputs.levels,
         None if weights is None else weights.to(device),
-        None if fed.public is None else fed.public.to(device),
+        _public(setup, fed),
     )
     scale = target_scale(experiment.task, setup, fed)
     every = setup.tasks
@@ -427,6 +451,15 @@ def clients(
     return trainer, population, train
 
 
+def _public(setup: Setup, fed: FederatedData) -> tuple[Rows, torch.Tensor | None] | None:
+    """Inputs and labels of public rows, on the device: those set aside, or a data set of the server's own."""
+    data, rows, given = fed.dataset, fed.public, setup.inputs.public
+    if rows is None and given is None:
+        return None
+    x, y = beside(given, data) if given is not None else (data.x_train[rows], data.y_train[rows])
+    return x.to(setup.device), None if y is None else y.to(setup.device)
+
+
 def _check_networks(method: NamedMethod, setup: Setup) -> None:
     """Refuse clients' own networks where the method averages what they do not have alike."""
     common = hook(method.method, "common")
@@ -443,10 +476,10 @@ def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: 
     """The method as the clients of a seed play it, with malicious clients among them if the world has an attack.
 
     Raises:
-        ConfigError: If a deployment cannot have the attack, the pace, or a method whose clients reply as they come.
+        ConfigError: If a deployment cannot have the attack or the pace.
     """
-    if not simulated and (experiment.world.pace is not None or hook(method.method, "as_they_come")):
-        raise ConfigError(f"world.pace and replies as they come ({method.label}) are for simulations; leave them out")
+    if not simulated and experiment.world.pace is not None:
+        raise ConfigError("world.pace is for simulations; leave it out")
     if hook(method.method, "pooled"):
         return method.method
     return with_attack(method.method, experiment.world.attack, num_clients, Key(seed), simulated)
@@ -602,8 +635,8 @@ def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds
         known = any(fed.split["name"] != OWN_DATA for fed in feds.values())
         if known:
             _check_inputs(method, setup)
-        if hook(method.method, "needs_public") and any(fed.public is None for fed in feds.values()):
-            raise ConfigError("it needs public data; name a client whose rows they are, or a share, as in public = 0.1")
+        if hook(method.method, "needs_public") and not experiment.public:
+            raise ConfigError(f"it needs public data; {NO_PUBLIC.partition('; ')[2]}")
         for i, (seed, fed) in enumerate(feds.items()):
             sim, train = simulator(experiment, method, setup, fed, seed)
             if known and (check_examples := hook(method.method, "check_examples")) is not None:
@@ -615,7 +648,7 @@ def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds
             for local in (record for record in records(method.method) if isinstance(record, SgdConfig)):
                 _check_local(local, setup)
                 if known:
-                    _check_steps(local, setup, train)
+                    steps_of_job(local, int(train.label_counts.sum(1).min()), setup.task.min_batch)  # or refuses
     except (ConfigError, DataError, ProtocolError) as error:
         raise type(error)(f"{method.label}: {error}") from error
 
@@ -626,21 +659,10 @@ def _check_inputs(method: NamedMethod, setup: Setup) -> None:
     if setting and setup.dataset.domains is None:
         raise ConfigError(f"{setting} needs data with domains, and {setup.dataset.name} has none; leave it out")
     if "features" in needs_of(method.method):
-        network = FeatureNetwork(setup.task.module().float().eval(), setup.task.head)
+        network = FeatureNetwork(setup.task.module().eval(), setup.task.head)
         with torch.no_grad(), Key(0).ambient():
             if not network(setup.dataset.x_train[:2])[0].numel():
                 raise ConfigError(NO_FEATURES)
-
-
-def _check_steps(local: SgdConfig, setup: Setup, train: FederatedData) -> None:
-    """Refuse steps that the smallest client cannot make."""
-    num_steps(
-        int(train.label_counts.sum(1).min()),
-        batch_size=local.batch_size,
-        epochs=local.epochs,
-        steps=local.steps,
-        min_batch=2 if setup.task.batch_norm else 1,
-    )
 
 
 def check_prior(method: NamedMethod, setup: Setup) -> None:
