@@ -101,9 +101,7 @@ from .history import History as History
 from .history import load_run as load_run
 from .keys import Key as Key
 from .protocol import Constant as Constant
-from .protocol import Cosine as Cosine
 from .protocol import Exponential as Exponential
-from .protocol import Milestones as Milestones
 from .protocol import Scheduler as Scheduler
 from .protocol import SgdConfig as SgdConfig
 from .run.models import load_model as load_model
@@ -125,6 +123,7 @@ from .wrappers.central_dp import CentralDP as CentralDP
 from .wrappers.choose import ChooseClients as ChooseClients
 from .wrappers.clip_norm import ClipNorm as ClipNorm
 from .wrappers.dp_sgd import DPSGD as DPSGD
+from .wrappers.keep_optimizer import KeepOptimizer as KeepOptimizer
 from .wrappers.local_dp import LocalDP as LocalDP
 from .wrappers.quantise import Quantise as Quantise
 from .wrappers.robust import GeometricMedian as GeometricMedian

@@ -16,6 +16,7 @@ def main(words: list[str]) -> int:
         old = kept(concern) if (HERE / f"{concern}.json").exists() else {}
         entries, begun = {}, time.process_time()
         took: dict[str, float] = {}
+        elsewhere = bool(words) and old.get(MACHINE) != this_machine()  # the others are of that machine
         for name in module.cases():
             if words and not any(word in f"{concern}/{name}" for word in words):
                 entries |= {name: old[name]} if name in old else {}
@@ -27,6 +28,8 @@ def main(words: list[str]) -> int:
                 failed += 1
                 print(f"{concern}/{name} failed: {traceback.format_exc(limit=-4)}")
                 continue
+            if elsewhere and isinstance(entries[name], dict):
+                entries[name].pop("fingerprint", None)
             took[name] = time.process_time() - at
             if name not in old:
                 print(f"{concern}/{name}: new")
@@ -34,7 +37,7 @@ def main(words: list[str]) -> int:
                 print(f"{concern}/{name}:", *lines, sep="\n  ")
                 changed += 1
         print(*(f"{concern}/{name}: gone" for name in {*old} - {*entries, MACHINE}), sep="\n")
-        write(concern, {**entries, MACHINE: this_machine()})
+        write(concern, {**entries, MACHINE: old[MACHINE] if elsewhere else this_machine()})
         slowest = sorted(took, key=lambda name: -took[name])[:8]
         print("  slowest:", ", ".join(f"{name} {took[name]:.1f} s" for name in slowest))
         print(f"{concern}: {len(entries)} entries, {time.process_time() - begun:.1f} s of CPU")

@@ -166,7 +166,9 @@ def of_engines() -> dict[str, Case]:
         "best model kept": base(keep_models=us.KeepModels(every=1, best=True), val_fraction=0.2, rounds=3),
         "evaluated sometimes": base(rounds=3, eval_every=2, evaluate_clients="cohort", clients_per_round=2),
         "adam, cosine": base(
-            local=us.SgdConfig(lr=0.01, optimizer="adam", lr_schedule=us.Cosine(rounds=4), local_steps=3)
+            local=us.SgdConfig(
+                lr=0.01, optimizer="adam", lr_schedule=us.Scheduler("CosineAnnealingLR", {"T_max": 4}), local_steps=3
+            )
         ),
         "lbfgs": base(local=us.SgdConfig(optimizer="lbfgs", local_steps=5)),
         "momentum, clipped": base(local=us.SgdConfig(lr=0.1, momentum=0.9, clip_norm=0.5, weight_decay=0.01)),

@@ -23,6 +23,8 @@ from torch import Tensor
 from unskew.protocol import SgdConfig
 
 Update = Callable[[Tensor, Tensor], None]
+State = dict[str, Tensor]
+"""Of an optimiser between two steps, by the names that PyTorch has; vectors of the size of what it changes, numbers."""
 
 STACKED = ("sgd", "adam", "adamw")
 """Optimisers under which clients may be stacked."""
@@ -31,16 +33,17 @@ HISTORY = 10
 """Steps that L-BFGS remembers, two vectors each."""
 
 
-def optimiser(config: SgdConfig, lr: float, like: Tensor) -> Update:
+def optimiser(config: SgdConfig, lr: float, like: Tensor, state: State | None = None) -> Update:
     """A function `update(w, g)` that changes the vector `w` in place by one step; `g` may be overwritten.
 
     Args:
         config: The optimiser and its constants.
         lr: Learning rate in force.
         like: A vector of the size, type and device of `w`.
+        state: State to begin with, changed in place; empty, or None, is fresh.
     """
     clip = config.clip_norm
-    rule = (_sgd if config.optimizer == "sgd" else _of_torch)(config, lr, like)
+    rule = (_sgd if config.optimizer == "sgd" else _of_torch)(config, lr, like, {} if state is None else state)
 
     steps = itertools.count(1)
 
@@ -72,16 +75,16 @@ def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) 
         w.grad = None
 
 
-def _sgd(config: SgdConfig, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+def _sgd(config: SgdConfig, lr: float, like: Tensor, state: State) -> Callable[[Tensor, Tensor, float], None]:
     decay, momentum, nesterov = config.weight_decay, config.momentum, config.nesterov
-    velocity: Tensor | None = None  # made when it is first needed: `dense` has its own
 
     def update(w: Tensor, g: Tensor, factor: float) -> None:
-        nonlocal velocity
         if momentum:
-            first = velocity is None
-            velocity = torch.empty_like(like) if velocity is None else velocity
-            momentum_step([w], [g], [velocity], first, lr * factor, momentum, decay, nesterov)
+            first = not state
+            if first:  # made when it is first needed: `dense` has its own
+                state["momentum_buffer"] = torch.empty_like(like)
+            buffer = state["momentum_buffer"]
+            momentum_step([w], [g], [buffer], first, lr * factor, momentum, decay, nesterov)
             return
         if decay:
             g.add_(w, alpha=decay)
@@ -126,7 +129,7 @@ def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[
     torch._fused_sgd_(weights, gradients, velocities, dampening=0.0, maximize=False, **constants)
 
 
-def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, float], None]:
+def _of_torch(config: SgdConfig, lr: float, like: Tensor, state: State) -> Callable[[Tensor, Tensor, float], None]:
     kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     kind = kinds[config.optimizer]
     known = inspect.signature(kind).parameters
@@ -138,7 +141,9 @@ def _of_torch(config: SgdConfig, lr: float, like: Tensor) -> Callable[[Tensor, T
 
     def update(w: Tensor, g: Tensor, factor: float) -> None:
         nonlocal solver
-        solver = solver or kind([w], lr=lr, **given)
+        if solver is None:
+            solver = kind([w], lr=lr, **given)
+            solver.state[w] = state
         solver.param_groups[0]["lr"] = lr * factor
         w.grad = g
         solver.step()

@@ -53,6 +53,9 @@ class Fitter:
     # ------------------------------------------------------------------ which form
     def form_of(self, job: Sgd) -> Form | None:
         """Form in which such requests are answered; None is one client at a time, by the trainer."""
+        if job.state is not None:
+            self.singly = "one client at a time: its optimiser goes on"
+            return None
         kind = job.config, job.terms
         if kind not in self._forms:
             self._forms[kind] = self._rule_of(job)

@@ -1,0 +1,60 @@
+"""Optimisers that go on: a client's momentum and moments are those of its last round, not fresh ones.
+
+Notation   o_k  state of client k's optimiser after its last training, such as SGD's velocity or Adam's moments
+Client     o_k, w_k <- LocalSGD(w; F_k, o_k):  it begins with the o_k that it remembers, fresh in its first round
+Departures None of it is sent or averaged: S. P. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, have fresh
+           ones.  A client's steps then lean towards the model of a round that is over.
+           Of several trainings in a step each goes on with its own; other `trainable` tensors begin anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+from unskew.protocol import SERVER_ID, Fitted, Me, Sgd, Step
+from unskew.tree import Params
+from unskew.wrappers.base import Wrapper, through
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Kept(Generic[M]):
+    """A client's memory: the method's, and the states of its optimisers by step, place in it and trained tensors."""
+
+    of: M
+    states: dict[str, Params]
+
+
+@dataclass(frozen=True)
+class KeepOptimizer(Wrapper):
+    """Local training goes on with the state that the client's optimiser had at the end of its last round."""
+
+    adds_nothing: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
+    Memory: ClassVar[Any] = Kept
+
+    def work(
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Kept[Any] | None
+    ) -> Step[tuple[Any, Any]]:
+        """Run the method's step, each of its optimisations from the state that it had in the last round."""
+        states, places = {} if memory is None else dict(memory.states), list[str]()
+
+        def change_request(request: Any) -> Any:
+            if not isinstance(request, Sgd) or me.id == SERVER_ID:
+                return request
+            places.append(f"{name} {len(places)} {' '.join(request.config.trainable)}")
+            return replace(request, state=states.get(places[-1], {}))
+
+        def change_answer(request: Any, got: Any) -> Any:
+            if isinstance(got, Fitted) and got.state is not None:
+                states[places[-1]] = got.state
+            return got
+
+        own = None if memory is None else memory.of
+        reply, kept = yield from through(begin(me, msg, own), change_request, change_answer)
+        return reply, Kept(kept, states)
+
+    def remember(self, memory: Kept[Any] | None, kept: Any) -> Kept[Any]:
+        """Return the memory after a step that trains nothing."""
+        return Kept(kept, {} if memory is None else memory.states)
