@@ -23,6 +23,7 @@ from unskew.algorithms.feddistill import ClassOutputs
 from unskew.algorithms.fedproto import Prototypes
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import Me, Step, step
+from unskew.reduction import Each
 from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, read, write
@@ -156,6 +157,11 @@ class Maybe:
     others: tuple[ModelReply | None, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    counts: Each[Int64[Tensor, "classes"]]
+
+
 def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> None:
     reply = ModelReply({}, 7)
     assert list(counts_in(reply)) == [7]
@@ -167,6 +173,9 @@ def test_numbers_of_examples_are_found_by_their_type_also_inside_a_wrapper() -> 
     assert list(counts_in(Tally(torch.tensor([4, 0, 3]), None))) == []  # masked: a sum over clients
     assert list(counts_in(Maybe(torch.tensor([4, 0, 3]), (reply, None)))) == [7, 7]
     assert list(counts_in(Maybe(None, ()))) == []
+    assert list(counts_in(Kept(torch.tensor([4, 0, 3])))) == [7]
+    with pytest.raises(WireError, match="a class has at least 0 examples, got -1"):
+        list(counts_in(Kept(torch.tensor([8, -1, 0]))))
     assert check_count([7, 7], None, 7) == 7
     assert check_count([], 7, 7) is None
     with pytest.raises(WireError, match=r"one number of examples, got \[7, 8\]"):

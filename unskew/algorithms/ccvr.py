@@ -24,9 +24,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Averaging, FedAvgState, ModelMessage, ModelReply
-from unskew.algorithms.parts import by_class, check_counts, classifier
+from unskew.algorithms.parts import by_class, classifier
 from unskew.keys import Key
-from unskew.protocol import Batch, ClientId, Federation, Layout, Me, Plan, Step, ask, fold, sgd, step
+from unskew.protocol import Batch, ClientId, Federation, Me, Plan, Step, ask, fold, sgd, step
 from unskew.reduction import Each
 from unskew.schema import Search
 from unskew.tree import Params
@@ -97,11 +97,6 @@ class CCVR(Averaging):
         sums, products = yield from fold(add_products, msg.params, (zero, zero[:, :, None] * zero[:, None, :]))
         products = products / me.histogram.clamp(min=1).to(products)[:, None, None]
         return FeatureMoments(me.histogram, by_class(sums, me.histogram), products), None
-
-    def validate_reply(self, step: str, reply: FeatureMoments | ModelReply, model: Params, layout: Layout) -> None:
-        """Refuse impossible counts."""
-        if isinstance(reply, FeatureMoments):
-            check_counts(reply.counts)
 
     def serve(self, state: CCVRState, client: ClientId | None) -> Params | None:
         """Return the calibrated model."""

@@ -36,7 +36,6 @@ from unskew.algorithms.parts import (
     OwnNetworks,
     TeacherMean,
     by_class,
-    check_counts,
     masked_mean,
     mean_by_class,
 )
@@ -44,7 +43,6 @@ from unskew.protocol import (
     Aux,
     Batch,
     Federation,
-    Layout,
     Me,
     Model,
     Plan,
@@ -159,10 +157,6 @@ class FedDistill(OwnNetworks):
         sums = yield from fold(add_logits, w, torch.zeros_like(msg.z))
         return ClassOutputs(by_class(sums, me.histogram), me.histogram), w
 
-    def validate_reply(self, step: str, reply: ClassOutputs, model: Params, layout: Layout) -> None:
-        """Refuse impossible counts."""
-        check_counts(reply.counts)
-
 
 # ---------------------------------------------------------------- shared weights
 @dataclass(frozen=True)
@@ -243,7 +237,3 @@ class FedDistillPlus(OneModel):
         w = yield from sgd(msg.params, self.local, *([term] if self.lam else []), z=z, known=known.to(z))
         sums = yield from fold(say, w, torch.zeros_like(z))
         return FedDistillPlusReply(w, me.n, ClassOutputs(by_class(sums, me.histogram), me.histogram)), None
-
-    def validate_reply(self, step: str, reply: FedDistillPlusReply, model: Params, layout: Layout) -> None:
-        """Refuse impossible counts."""
-        check_counts(reply.outputs.counts)

@@ -27,12 +27,11 @@ from torch import Tensor
 
 from unskew.algorithms.fedavg import mean_of
 from unskew.algorithms.fedproto import PrototypePull, Prototypes
-from unskew.algorithms.parts import by_class, check_counts, classifier, mean_by_class, restricted
+from unskew.algorithms.parts import by_class, classifier, mean_by_class, restricted
 from unskew.protocol import (
     Batch,
     ClientId,
     Federation,
-    Layout,
     Me,
     Model,
     Plan,
@@ -142,10 +141,6 @@ class FedPAC:
         variance = float(square / me.n - (p.square() * means.square().sum(1)).sum()) / me.n
         own = {n: w[n] for n in w if n in head}
         return FedPACReply(w, me.n, own, means, me.histogram, max(variance, 0.0)), None
-
-    def validate_reply(self, step: str, reply: FedPACReply, model: Params, layout: Layout) -> None:
-        """Refuse impossible counts."""
-        check_counts(reply.counts)
 
     def serve(self, state: FedPACState, client: ClientId | None) -> Params | None:
         """Return the body with a client's head; with the mean head for one that has none, and as the global model."""

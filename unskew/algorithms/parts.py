@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from unskew.errors import ConfigError, WireError
+from unskew.errors import ConfigError
 from unskew.protocol import (
     Batch,
     ClientId,
@@ -248,13 +248,3 @@ def mean_by_class(means: Sequence[Tensor], counts: Sequence[Tensor], averaging: 
     total = weights.sum(0)
     pooled = sum((w[:, None] * m.double() for w, m in zip(weights, means, strict=True)), start=means[0].double() * 0.0)
     return (pooled / total.where(total > 0, torch.ones_like(total))[:, None]).to(means[0]), total > 0
-
-
-def check_counts(counts: Tensor) -> None:
-    """Refuse impossible counts by class, since messages from other machines must be checked.
-
-    Raises:
-        WireError: If one is negative or above 2**53, where sums over clients could overflow.
-    """
-    if bool((counts < 0).any() | (counts > 1 << 53).any()):
-        raise WireError(f"counts of examples must be 0 to 2**53, got {int(counts.min())} to {int(counts.max())}")

@@ -25,7 +25,10 @@ def counts_in(reply: Any) -> Iterator[int]:
             if value is not None:
                 yield value
         elif isinstance(value, Tensor) and _counts_classes(hint):
-            yield sum(value.tolist())  # in Python's numbers, which do not wrap around
+            values = value.tolist()
+            if min(values, default=0) < 0:
+                raise WireError(f"a class has at least 0 examples, got {min(values)}")
+            yield sum(values)  # in Python's numbers, which do not wrap around
         elif isinstance(value, tuple):
             for part in value:
                 yield from counts_in(part)
@@ -35,6 +38,7 @@ def counts_in(reply: Any) -> Iterator[int]:
 
 def _counts_classes(hint: Any) -> bool:
     """True for the type of counts by class without noise; those that may stay with a client are masked."""
+    hint = hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
     (of, *others) = [m for m in (typing.get_args(hint) or (hint,)) if m is not type(None)]
     return not others and getattr(of, "dim_str", "") == "classes" and of.dtypes == ("int64",)
 
