@@ -456,7 +456,7 @@ def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
     ("values", "why"),
     [
         (lambda v: v[:1], "expected one bid for each of 4 models, got a tensor of shape (1,)"),
-        (lambda v: v * math.nan, "a bid is NaN or infinite"),
+        (lambda v: v * math.nan, "a bid of size nan is impossible"),
         (lambda v: v + 5.0, "is impossible: no distance exceeds 0.92582"),
     ],
 )

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.algorithms.flsc import FLSC, FLSCReply, FLSCState
+from unskew.algorithms.flsc import FLSC, FLSCReply
 from unskew.algorithms.ifca import IFCA
-from unskew.info import Refused
+from unskew.errors import WireError
 from unskew.keys import Key
-from unskew.protocol import SgdConfig
+from unskew.protocol import Layout, SgdConfig
 from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -50,7 +50,7 @@ def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any
     info = play.sim.method.info(end)
     assert info.groups == ((0, 1), (1,), (0,))
     assert info.chosen == {0: (0, 2), 1: (0, 1)}
-    assert info.warnings == info.ignored == ()
+    assert info.warnings == ()
 
 
 def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:
@@ -100,7 +100,6 @@ def test_all_models_go_down_and_one_comes_up(classes: Any, spy: Any, floats: Any
 
 
 @pytest.mark.parametrize("ids", [(1,), (1, 1), (0, 3), (-1, 0), (0, 1, 2)])
-def test_a_reply_for_other_clusters_is_ignored(ids: tuple[int, ...]) -> None:
-    assert not FLSC(clusters=3, memberships=2).is_valid(ids)
-    info = FLSC(clusters=3, memberships=2).info(FLSCState((), {}, (), (4,)))
-    assert info.ignored == (Refused(4, "train", "did not name 2 different clusters"),)
+def test_a_reply_for_other_clusters_is_refused(ids: tuple[int, ...]) -> None:
+    with pytest.raises(WireError, match="expected 2 different clusters below 3"):
+        FLSC(clusters=3, memberships=2).validate_reply("train", FLSCReply({}, 5, ids), {}, Layout(()))

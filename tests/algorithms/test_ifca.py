@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.ifca import IFCA, IFCAReply, nearest
-from unskew.info import Refused
+from unskew.errors import WireError
 from unskew.keys import Key
-from unskew.protocol import SgdConfig
+from unskew.protocol import Layout, SgdConfig
 from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -59,7 +59,7 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     info = play.sim.method.info(state)
     assert info.groups == ((0, 1), (2,))
     assert info.chosen == {0: 0, 1: 0, 2: 1}
-    assert info.warnings == info.ties == info.ignored == ()
+    assert info.warnings == info.ties == ()
 
 
 # ---------------------------------------------------------------- invariants
@@ -85,15 +85,7 @@ def test_all_models_go_down_and_one_comes_up(clustered: Any, down: int, classes:
     assert [floats(m) for m in messages] == [down, down, 63, 63]
 
 
-def test_a_reply_for_no_cluster_is_ignored_and_said(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes from another machine is checked; the other clients go on."""
-    post_init = IFCAReply.__init__
-
-    def lie(self: Any, params: Params, n: int, cluster: int, tied: bool) -> None:
-        post_init(self, params, n, 9 if n == 5 else cluster, tied)
-
-    monkeypatch.setattr(IFCAReply, "__init__", lie)
-    play = classes(n=[8, 5, 8]).play(IFCA(clusters=2, local=SMALL), 1)
-    info = play.sim.method.info(play.states[-1])
-    assert info.ignored == (Refused(1, "train", "named no cluster below 2"),)
-    assert sorted(info.chosen) == [0, 2]
+@pytest.mark.parametrize("cluster", [-1, 2])
+def test_a_reply_for_no_cluster_is_refused(cluster: int) -> None:
+    with pytest.raises(WireError, match=f"a cluster must be 0 to 1, got {cluster}"):
+        IFCA(clusters=2).validate_reply("train", IFCAReply({}, 5, cluster, False), {}, Layout(()))

@@ -92,7 +92,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp, no bias in the head": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), head_bias=False),
     "mlp, nothing hidden": lambda: build("mlp", SHAPE, CLASSES, hidden=()),
     "mlp, dropout": lambda: build("mlp", SHAPE, CLASSES, hidden=(12,), dropout=0.3),
-    "hcct_mlp, softmax twice": lambda: build("hcct_mlp", SHAPE, CLASSES, hidden=8, dropout=0.0, double_softmax=True),
+    "hcct_mlp, softmax twice": lambda: build("hcct_mlp", SHAPE, CLASSES, hidden=(8,), dropout=0.0, double_softmax=True),
     "cnn_small": lambda: build("cnn_small", SHAPE, CLASSES),
     "cnn_small, batch": lambda: build("cnn_small", SHAPE, CLASSES, norm="batch"),
     "cnn_small, group": lambda: build("cnn_small", SHAPE, CLASSES, norm="group"),

@@ -155,7 +155,7 @@ def test_dropout_acts_in_training_only(name: str) -> None:
 ORDER = {
     "logistic": "F",
     "fcn": "F LR LR",
-    "hcct_mlp": "F LDR",
+    "hcct_mlp": "F LRD",
     "lenet": "CRP CRP F LR LR",
     "feddif_cnn": "CRP CRP CRP F LR",
     "cnn_4": "CR CRP CRP CRP F LRD",

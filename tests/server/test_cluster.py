@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unskew.bench.partition import naive
+from unskew.info import Placement
 from unskew.keys import Key
 from unskew.server.cluster import (
     TIE,
-    Placed,
     Products,
     alphas,
     displacements,
@@ -85,7 +85,7 @@ def test_benefits_that_are_kept_are_those_that_would_be_found_anew(
             for x, y in itertools.combinations(range(len(found)), 2)
         }
         x, y = max(benefit, key=lambda p: benefit[p])
-        assert (merge.first, merge.second) == (found[x][0], found[y][0])
+        assert merge.merge == (found[x][0], found[y][0])
         assert merge.benefit == pytest.approx(benefit[x, y], abs=1e-8)
         found[x] += found.pop(y)
         everybody = utilities(k, n, alpha, found, leave_one_out=leave_one_out)
@@ -134,7 +134,7 @@ def test_alpha_of_each_client_counts_for_that_client() -> None:
     """Orthogonal, D = 10: a pair gains a_i/10 + a_j/10 - (a_i + a_j)/20 - .586 > 0 where a_i + a_j > 11.7."""
     k = of(torch.eye(4))
     (merge,) = partition(k, [10] * 4, (6.0, 0.0, 6.0, 0.0)).history
-    assert (merge.first, merge.second) == (0, 2)
+    assert merge.merge == (0, 2)
     assert merge.benefit == pytest.approx(0.6 - 2 + math.sqrt(2))
     assert merge.utility == pytest.approx(2 + math.sqrt(2) - 0.6)
     assert partition(k, [10] * 4, (6.0, 0.0, 5.0, 0.0)).groups == ((0,), (1,), (2,), (3,))
@@ -157,7 +157,7 @@ def test_of_equal_pairs_the_one_with_the_smallest_members_merges_first() -> None
     """Two directions, three clients each, all of the same size: every pair inside a direction has the same benefit."""
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     history = partition(of(rows), [10] * 6, 1.0).history
-    assert [(m.first, m.second) for m in history[:4]] == [(0, 2), (0, 4), (1, 3), (1, 5)]
+    assert [m.merge for m in history[:4]] == [(0, 2), (0, 4), (1, 3), (1, 5)]
 
 
 def test_ties_do_not_depend_on_rounding() -> None:
@@ -165,9 +165,7 @@ def test_ties_do_not_depend_on_rounding() -> None:
     k = of(torch.ones(5, 3) / 3)
     noise = 1e-15 * torch.randn(5, 5, generator=Key(1).generator(), dtype=torch.float64)
     first, second = (partition(t, [7] * 5, 5.0).history for t in (k, k + noise + noise.T))
-    assert (
-        [(m.first, m.second) for m in first] == [(m.first, m.second) for m in second] == [(0, j) for j in range(1, 5)]
-    )
+    assert [m.merge for m in first] == [m.merge for m in second] == [(0, j) for j in range(1, 5)]
 
 
 @pytest.mark.parametrize("groups", range(1, 9))
@@ -260,7 +258,7 @@ def test_an_arrival_joins_where_it_gains_most() -> None:
     assert groups == ((0, 1, 4), (2, 3), (5,))
     assert [p.group for p in placed] == [0, None]
     assert placed[0].benefit > 0
-    assert placed[1] == Placed(5, None, 0.0)
+    assert placed[1] == Placement(5, None, 0.0)
 
 
 @given(seed=st.integers(0, 2**32))

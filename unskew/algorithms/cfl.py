@@ -65,21 +65,11 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class ClusterSplit:
-    """A split of a cluster: its halves, the round, and the similarity of the two halves' closest updates."""
-
-    round: int
-    first: tuple[int, ...]
-    second: tuple[int, ...]
-    similarity: float
-
-
-@dataclass(frozen=True)
 class CFLState:
     """The server's state: the clusters, which contain every client once, and all splits that led to them."""
 
     clusters: tuple[Cluster, ...]
-    splits: tuple[ClusterSplit, ...] = ()
+    splits: tuple[Bisection, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +136,7 @@ class CFL(OwnParts):
 
     def grown(
         self, cluster: Cluster, replies: Mapping[ClientId, ModelReply], fed: Federation
-    ) -> tuple[list[Cluster], ClusterSplit | None]:
+    ) -> tuple[list[Cluster], Bisection | None]:
         """Update a cluster after a round: return it, or its halves and the split (eq. 1 to 4)."""
         if not replies:
             return [replace(cluster, mean_norm=None, max_norm=None, held=False)], None
@@ -160,7 +150,7 @@ class CFL(OwnParts):
         split = None
         if rests and old_enough and len(replies) == len(cluster.members):
             split = self.split(cluster.members, list(pulls.values()), fed.round)
-        parts = (split.first, split.second) if split else (cluster.members,)
+        parts = split.halves if split else (cluster.members,)
         held = rests and old_enough and len(replies) < len(cluster.members)
         return [
             Cluster(
@@ -173,14 +163,14 @@ class CFL(OwnParts):
             for part in parts
         ], split
 
-    def split(self, members: Sequence[ClientId], updates: Sequence[Params], round: int) -> ClusterSplit | None:
+    def split(self, members: Sequence[ClientId], updates: Sequence[Params], round: int) -> Bisection | None:
         """Split a cluster in two by its members' updates; None if they are too similar (eq. 2, 3)."""
         s = cosines(updates)
         one, two = bipartition(s, self.linkage)
         similarity = float(s[one][:, two].max())
         if not math.sqrt((1.0 - similarity) / 2.0) > self.gamma_max:
             return None
-        return ClusterSplit(round, tuple(members[i] for i in one), tuple(members[i] for i in two), similarity)
+        return Bisection(round, (tuple(members[i] for i in one), tuple(members[i] for i in two)), similarity)
 
     def mean(self, updates: Mapping[ClientId, Params], n: Mapping[ClientId, int]) -> Params:
         """Compute sum_k omega_k D_k."""
@@ -203,7 +193,7 @@ class CFL(OwnParts):
             groups=tuple(cluster.members for cluster in state.clusters),
             mean_norm=tuple(cluster.mean_norm for cluster in state.clusters),
             max_norm=tuple(cluster.max_norm for cluster in state.clusters),
-            splits=tuple(Bisection(s.round, (s.first, s.second), s.similarity) for s in state.splits),
+            splits=state.splits,
             warnings=(_HELD,) if held else (),
         )
 

@@ -163,17 +163,6 @@ class Tally:
 
 # ---------------------------------------------------------------- state and memory
 @dataclass(frozen=True)
-class FedDifInfo:
-    """Record of a round: first client of each model, diffusion rounds, chain sizes, refused bids, warnings."""
-
-    starts: tuple[int, ...] = ()
-    hops: tuple[DiffusionHop, ...] = ()
-    sizes: tuple[int, ...] = ()
-    ignored: tuple[Refused, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class DriftMeans:
     """Means over all N clients of the drifts h_i and of the gradient states s_i."""
 
@@ -197,7 +186,7 @@ class FedDifState:
     target: Tensor | None
     means: DriftMeans | None
     heard: dict[int, int]
-    info: FedDifInfo
+    info: DiffusionRound
 
 
 @dataclass(frozen=True)
@@ -448,7 +437,8 @@ class FedDif(OneModel):
         names = corrected(fed.layout, self.local)
         zero = zeros_like({n: params[n] for n in names})
         means = DriftMeans(zero, zero) if self.drift is not None else None
-        return FedDifState(params, None, means, {}, FedDifInfo())
+        info = DiffusionRound(models=0, iterations=1, starts=(), hops=(), sizes=())
+        return FedDifState(params, None, means, {}, info)
 
     def round(self, state: FedDifState, fed: Federation) -> Plan[FedDifState]:
         """Train M models, let them travel while any client gains, average them by their numbers of examples (eq. 2)."""
@@ -561,7 +551,15 @@ class FedDif(OneModel):
         if means is not None:
             means = self.renewed(means, state.params, models, ds, len(fed.clients))
             params = {n: w + means.h[n] if n in means.h else w for n, w in params.items()}
-        info = FedDifInfo(way.starts, tuple(way.hops), sizes, tuple(way.ignored), tuple(way.warnings))
+        info = DiffusionRound(
+            models=len(way.starts),
+            iterations=1 + len(way.hops),
+            starts=way.starts,
+            hops=tuple(way.hops),
+            sizes=sizes,
+            ignored=tuple(way.ignored),
+            warnings=tuple(way.warnings),
+        )
         return FedDifState(params, way.pooled, means, way.heard if means is not None else {}, info)
 
     def schedule(
@@ -741,17 +739,8 @@ class FedDif(OneModel):
         return FedDifMemory(new or own, own, shared.heard + 1)
 
     def info(self, state: FedDifState) -> DiffusionRound:
-        """Report starts, diffusion rounds and their moves, chain sizes, refused bids and warnings of the last round."""
-        info = state.info
-        return DiffusionRound(
-            models=len(info.starts),
-            iterations=1 + len(info.hops),
-            starts=info.starts,
-            hops=info.hops,
-            sizes=info.sizes,
-            ignored=info.ignored,
-            warnings=info.warnings,
-        )
+        """Report the last round."""
+        return state.info
 
 
 _NOBODY_GAINS = (

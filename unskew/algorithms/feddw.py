@@ -81,7 +81,7 @@ from unskew.server import privacy
 from unskew.server.distance import project
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params, leaves
-from unskew.wrappers.base import Wrapped, Wrapper, name_of, step_types, through
+from unskew.wrappers.base import Wrapped, Wrapper, first_request, name_of, step_types, through
 
 M = TypeVar("M")
 
@@ -407,18 +407,11 @@ class DW(Wrapper):
         layer = classifier(fed.layout, params, fed.num_classes, who, self.layer)
         sl = torch.eye(fed.num_classes, dtype=params[layer].dtype, device=params[layer].device)
         inner = method.init(self.unbiased(fed.layout, params), self.server(method, fed))
-        if self.dp is not None:
-            self.rehearse(method, inner, fed)
-        return FedDWState(inner, layer, sl, nothing(sl), {}, (), False)
-
-    def rehearse(self, method: Any, state: Any, fed: Federation) -> None:
-        """Refuse under noise the first requests of the first round in advance; later ones are refused when made."""
-        plan = method.round(state, self.server(method, fed))
-        request = next(plan, None)
-        plan.close()
+        request = first_request(method, inner, self.server(method, fed)) if self.dp is not None else None
         if isinstance(request, Ask) and self.informs(method, request.step):
             for client, message in request.to.items():
                 self.whole(method, fed.layout, request.step, client, message)
+        return FedDWState(inner, layer, sl, nothing(sl), {}, (), False)
 
     def whole(self, method: Any, layout: Layout, step: str, client: ClientId, message: Any) -> Params | None:
         """Find the model for soft labels under noise; None if it is still with another client.

@@ -36,12 +36,11 @@ from torch import Tensor
 from unskew.algorithms.fedavg import average
 from unskew.algorithms.parts import OneModel
 from unskew.algorithms.presets import presets
-from unskew.errors import ConfigError, WireError
+from unskew.errors import ConfigError
 from unskew.info import ClientWeights
 from unskew.protocol import (
     Batch,
     Federation,
-    Layout,
     Me,
     Model,
     Plan,
@@ -93,8 +92,8 @@ class FedFAReply:
 
     params: Model
     n: SampleCount
-    accuracy: float
-    trained: int
+    accuracy: Share
+    trained: Annotated[int, Interval(ge=1, lt=1 << 31)]
 
 
 Preset = Literal["paper", "hcct"]
@@ -173,13 +172,6 @@ class FedFA(OneModel):
         y = yield from sgd(msg.params, self.local)
         trained = (memory or 0) + 1
         return FedFAReply(y, me.n, accuracy, trained), trained
-
-    def validate_reply(self, step: str, reply: FedFAReply, model: Params, layout: Layout) -> None:
-        """Refuse an impossible accuracy or number of trainings."""
-        if not 0.0 <= reply.accuracy <= 1.0 or not 1 <= reply.trained < 1 << 31:
-            raise WireError(
-                f"expected an accuracy of 0 to 1 and at least one training, got {reply.accuracy:g} and {reply.trained}"
-            )
 
     def weights(self, accuracies: Sequence[float], trained: Sequence[int], n: Sequence[int]) -> list[float]:
         """Compute omega_k (eq. 2, 4): non-negative, with the sum 1.

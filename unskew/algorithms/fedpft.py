@@ -258,12 +258,8 @@ def _width(local: Local, prior: str) -> int:
 
 def unusable(replies: dict[ClientId, Components], classes: int, width: int | None, most: int) -> dict[ClientId, str]:
     """Explain why some clients' components cannot be used, by client; `width`, `most` are as in `alignment.faults`."""
-    reasons = {
-        c: "means and variances differ in shape" for c, r in replies.items() if r.means.shape != r.variances.shape
-    }
-    for c, r in replies.items():
-        if c not in reasons and not bool((r.variances.float().isfinite() & (r.variances >= 0)).all()):
-            reasons[c] = "a variance is negative, NaN or infinite"
+    sound = {c: bool((r.variances.isfinite() & (r.variances >= 0)).all()) for c, r in replies.items()}
+    reasons = {c: "a variance is negative, NaN or infinite" for c in replies if not sound[c]}
     rest = {c: (r.means, r.labels, r.counts) for c, r in replies.items() if c not in reasons}
     reasons |= {c: f"means: {why}" for c, why in faults(rest, classes, width, most).items()}
     middle = usual([v.double().norm(dim=1) for c, (v, _, _) in rest.items() if c not in reasons])

@@ -29,9 +29,9 @@ from annotated_types import Ge
 from unskew.algorithms.fedavg import Weighting, completed, mean_of, only, sent_part, without
 from unskew.algorithms.ifca import InitialModels, identical_starts, most_common, nearest, starts
 from unskew.algorithms.parts import train_losses
-from unskew.errors import ConfigError
-from unskew.info import ChosenGroups, Refused
-from unskew.protocol import ClientId, Federation, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
+from unskew.errors import ConfigError, WireError
+from unskew.info import ChosenGroups
+from unskew.protocol import ClientId, Federation, Layout, Me, Plan, SampleCount, SgdConfig, Step, ask, sgd, step
 from unskew.reduction import Each, MeanOf, weighted_mean
 from unskew.schema import Search
 from unskew.tree import Params
@@ -47,13 +47,11 @@ class FLSCState:
         models: Model of each cluster.
         ids: Clusters that each client's last model went into, for every client that has replied so far.
         heard: Clients that replied in this round.
-        ignored: Clients whose reply did not name N_g different clusters.
     """
 
     models: tuple[Params, ...]
     ids: dict[int, Ids]
     heard: tuple[int, ...] = ()
-    ignored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,8 @@ class FLSC:
         means = tuple(self.mean(j) for j in range(self.clusters))
         answer = yield from ask(self.train, to, at_least=0, reduce=means)
         models = tuple(mean.get(True, model) for mean, model in zip(answer.values, state.models, strict=True))
-        valid = {c: r for c, r in answer.replies.items() if self.is_valid(r.ids)}
-        ids = {**state.ids, **{c: r.ids for c, r in valid.items()}}
-        return FLSCState(models, ids, tuple(valid), tuple(c for c in answer.replies if c not in valid))
+        ids = {**state.ids, **{c: r.ids for c, r in answer.replies.items()}}
+        return FLSCState(models, ids, tuple(answer.replies))
 
     @step
     def train(self, me: Me, msg: FLSCMessage, memory: FLSCMemory | None) -> Step[tuple[FLSCReply, FLSCMemory | None]]:
@@ -158,11 +155,12 @@ class FLSC:
 
     def mean(self, cluster: int) -> MeanOf:
         """Return the mean of the models that a cluster's members send, by the group True: none if it has none."""
-        return mean_of("params", self.weighting, lambda c, r: self.is_valid(r.ids) and cluster in r.ids)
+        return mean_of("params", self.weighting, lambda c, r: cluster in r.ids)
 
-    def is_valid(self, ids: Ids) -> bool:
-        """Test whether these are N_g different clusters."""
-        return len(set(ids)) == len(ids) == self.memberships and set(ids) <= set(range(self.clusters))
+    def validate_reply(self, step: str, reply: FLSCReply, model: Params, layout: Layout) -> None:
+        """Refuse a model that is not for N_g different clusters."""
+        if not len(set(reply.ids)) == len(reply.ids) == self.memberships or {*reply.ids} - {*range(self.clusters)}:
+            raise WireError(f"expected {self.memberships} different clusters below {self.clusters}, got {reply.ids}")
 
     def serve(self, state: FLSCState, client: ClientId | None) -> Params | None:
         """Return the fused model of this client's clusters; a global model only if there is just one cluster."""
@@ -182,12 +180,10 @@ class FLSC:
 
     def info(self, state: FLSCState) -> ChosenGroups:
         """Report the clusters and their members, which overlap, and the clients that replied."""
-        reason = f"did not name {self.memberships} different clusters"
         return ChosenGroups(
             groups=tuple(tuple(c for c in sorted(state.ids) if j in state.ids[c]) for j in range(self.clusters)),
             chosen={c: tuple(state.ids[c]) for c in sorted(state.ids)},
             heard=tuple(state.heard),
-            ignored=tuple(Refused(c, "train", reason) for c in state.ignored),
             warnings=tuple(identical_starts(self.start, self.clusters, "FLSC")),
         )
 

@@ -69,7 +69,7 @@ from unskew.protocol import (
 )
 from unskew.reduction import Each, weighted_mean
 from unskew.server import cluster
-from unskew.server.cluster import Alpha, Merge, Placed, Products
+from unskew.server.cluster import Alpha, Products
 from unskew.tree import Params
 
 SHOWN = 100
@@ -208,9 +208,9 @@ class HCCTInfo:
     """
 
     basis: Evidence | None = None
-    history: tuple[Merge, ...] = ()
-    beyond: tuple[Merge, ...] = ()
-    placed: tuple[Placed, ...] = ()
+    history: tuple[GroupMerge, ...] = ()
+    beyond: tuple[GroupMerge, ...] = ()
+    placed: tuple[Placement, ...] = ()
     alone: dict[int, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -393,7 +393,7 @@ class HCCT:
         to = {c: to_group[group_of[c]] if c in group_of else to_arrival for c in self.cohort(fed, present)}
         work: Any = self.train if trial is None else self.try_out
         replies = yield from ask(work, to)
-        unusable = {c: why for c, r in replies.items() if (why := _unusable(r, to[c].params))}
+        unusable = {c: why for c, r in replies.items() if (why := _unusable(r))}
         fits = [r for r in replies.values() if r.n > 0]
         if trial is None and fits and all(r.steps is None for r in fits):
             raise DivergedError(
@@ -512,9 +512,9 @@ class HCCT:
         alone = {c: why for c, why in basis.unusable.items() if c in there} if due else {}
         if not clients:
             return before, HCCTInfo(basis, alone=alone)
-        history: tuple[Merge, ...] = ()
-        beyond: tuple[Merge, ...] = ()
-        placed: tuple[Placed, ...] = ()
+        history: tuple[GroupMerge, ...] = ()
+        beyond: tuple[GroupMerge, ...] = ()
+        placed: tuple[Placement, ...] = ()
         if due:
             chosen = settled if self.placement == "greedy" and settled else list(range(len(clients)))
             partition = cluster.partition(
@@ -543,7 +543,8 @@ class HCCT:
         if waiting and self.placement == "greedy":
             rowwise, inserted = cluster.insert(products, n, alpha, by_row, waiting, leave_one_out=self.leave_one_out)
             by_row = [list(g) for g in rowwise]
-            placed = tuple(Placed(clients[p.client], _or_none(clients, p.group), p.benefit) for p in inserted)
+            at = [None if p.group is None else clients[p.group] for p in inserted]
+            placed = tuple(Placement(clients[p.client], c, p.benefit) for p, c in zip(inserted, at, strict=True))
         else:
             by_row += [[i] for i in waiting]
         fresh = [[clients[i] for i in g] for g in by_row]
@@ -789,9 +790,9 @@ class HCCT:
         refused = state.evidence.unusable if state.evidence is not None else {}
         return JudgedGroups(
             groups=tuple(map(tuple, state.groups)),
-            history=tuple(map(_shown, last.history)),
-            beyond=tuple(map(_shown, last.beyond)),
-            placed=tuple(Placement(p.client, p.group, p.benefit) for p in last.placed),
+            history=last.history,
+            beyond=last.beyond,
+            placed=last.placed,
             alone=tuple(Apart(c, why) for c, why in sorted(last.alone.items())),
             layer=state.layer,
             compared=() if basis is None else tuple(basis.clients),
@@ -912,15 +913,8 @@ def _means(replies: Mapping[ClientId, ScoreReply]) -> tuple[float | None, float 
     return (sum(right) / count if count and len(right) == len(heard) else None), loss
 
 
-def _unusable(reply: HCCTReply, start: Params) -> str | None:
+def _unusable(reply: HCCTReply) -> str | None:
     """Explain why a reply cannot be averaged, if it cannot."""
-    for name, t in start.items():
-        if name not in reply.params:
-            return f"its model has no tensor {name}"
-        if reply.params[name].shape != t.shape:
-            return f"its {name} has shape {tuple(reply.params[name].shape)}, the model's is {tuple(t.shape)}"
-    if len(reply.params) != len(start):
-        return f"its model has {len(reply.params)} tensors, not {len(start)}"
     if reply.steps is None:
         return "its training diverged"
     if not all(bool(torch.isfinite(t).all()) for t in reply.params.values()):
@@ -954,21 +948,15 @@ def _with_absent(before: Groups, fresh: list[list[ClientId]], n: Mapping[int, in
     return tuple(sorted(tuple(sorted(members)) for members in fresh))
 
 
-def _named(merges: Sequence[Merge], clients: Sequence[ClientId]) -> tuple[Merge, ...]:
-    return tuple(Merge(clients[m.first], clients[m.second], m.benefit, m.utility) for m in merges)
+def _named(merges: Sequence[GroupMerge], clients: Sequence[ClientId]) -> tuple[GroupMerge, ...]:
+    return tuple(
+        GroupMerge((clients[m.merge[0]], clients[m.merge[1]]), _finite(m.benefit), _finite(m.utility)) for m in merges
+    )
 
 
-def _or_none(clients: Sequence[ClientId], row: int | None) -> int | None:
-    return None if row is None else clients[row]
-
-
-def _shown(merge: Merge) -> GroupMerge:
-    return GroupMerge((merge.first, merge.second), _finite(merge.benefit), _finite(merge.utility))
-
-
-def _finite(value: float, digits: int | None = None) -> float | None:
+def _finite(value: float | None, digits: int | None = None) -> float | None:
     """Return the number if JSON can hold it."""
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return None
     return value if digits is None else round(value, digits)
 

@@ -33,8 +33,8 @@ from annotated_types import Ge
 
 from unskew.algorithms.fedavg import OwnParts, Weighting, mean_of, only, sent_part, weight_of, without
 from unskew.algorithms.parts import train_losses
-from unskew.errors import ConfigError
-from unskew.info import ChosenGroups, Refused
+from unskew.errors import ConfigError, WireError
+from unskew.info import ChosenGroups
 from unskew.protocol import (
     ClientId,
     Federation,
@@ -64,14 +64,12 @@ class IFCAState:
         chosen: Last choice of every client that has replied so far.
         heard: Clients that replied in this round.
         tied: Clients among them for which the best models were equally good.
-        ignored: Clients whose reply did not name a cluster.
     """
 
     models: tuple[Params, ...]
     chosen: dict[int, int]
     heard: tuple[int, ...] = ()
     tied: tuple[int, ...] = ()
-    ignored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,25 +131,19 @@ class IFCA(OwnParts):
             dict.fromkeys(fed.sample(), menu),
             at_least=0,
             reduce=(
-                mean_of(lambda c, r: only(r.params, shared) or {}, self.weighting, by=lambda c, r: self.is_valid(r)),
+                mean_of(lambda c, r: only(r.params, shared) or {}, self.weighting, by=lambda c, r: True),
                 self.change(state.models, shared),
             ),
         )
-        valid = {c: r for c, r in answer.replies.items() if self.is_valid(r)}
-        ignored = tuple(c for c in answer.replies if c not in valid)
-        if not valid:
-            return IFCAState(state.models, state.chosen, ignored=ignored)
+        replies = answer.replies
+        if not replies:
+            return IFCAState(state.models, state.chosen)
         (common, changes), (of_all, _) = answer.values, answer.weights
         models = tuple(
             self.moved(model, common[True], changes.get(j, {}), of_all[True]) for j, model in enumerate(state.models)
         )
-        return IFCAState(
-            models,
-            {**state.chosen, **{c: r.cluster for c, r in valid.items()}},
-            tuple(valid),
-            tuple(c for c, r in valid.items() if r.tied),
-            ignored,
-        )
+        chosen = {**state.chosen, **{c: r.cluster for c, r in replies.items()}}
+        return IFCAState(models, chosen, tuple(replies), tuple(c for c, r in replies.items() if r.tied))
 
     @step
     def train(self, me: Me, msg: IFCAMessage, memory: Params | None) -> Step[tuple[IFCAReply, Params | None]]:
@@ -164,15 +156,16 @@ class IFCA(OwnParts):
         y = yield from sgd(models[j], self.local)
         return IFCAReply(without(y, personal), me.n, j, losses.count(losses[j]) > 1), only(y, personal)
 
-    def is_valid(self, reply: IFCAReply) -> bool:
-        """Test whether a client chose one of the clusters."""
-        return 0 <= reply.cluster < self.clusters
+    def validate_reply(self, step: str, reply: IFCAReply, model: Params, layout: Layout) -> None:
+        """Refuse a client that chose none of the clusters."""
+        if not 0 <= reply.cluster < self.clusters:
+            raise WireError(f"a cluster must be 0 to {self.clusters - 1}, got {reply.cluster}")
 
     def change(self, models: Sequence[Params], shared: Collection[str]) -> Reduction:
         """Return the reduction to what becomes of each cluster's own tensors: their mean, or the sum of moves."""
 
-        def cluster(c: ClientId, r: IFCAReply) -> int | None:
-            return r.cluster if self.is_valid(r) else None
+        def cluster(c: ClientId, r: IFCAReply) -> int:
+            return r.cluster
 
         if self.averaging == "model":
             return mean_of(lambda c, r: without(r.params, shared), self.weighting, cluster)
@@ -213,7 +206,6 @@ class IFCA(OwnParts):
             chosen={c: state.chosen[c] for c in clients},
             heard=tuple(state.heard),
             ties=tuple(state.tied),
-            ignored=tuple(Refused(c, "train", f"named no cluster below {self.clusters}") for c in state.ignored),
             warnings=tuple(warnings),
         )
 

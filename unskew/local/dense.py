@@ -48,18 +48,11 @@ class Layer:
     relu: bool
 
 
-def kernel(task: Task, module: nn.Module | None = None) -> tuple[Layer, ...] | None:
-    """The network as a stack of linear layers, none of them frozen; None if it is anything else, or its loss is.
-
-    `module` is the task's network as it was made, where there is one already.
-    """
-    module = task.module() if module is None else module
+def kernel(task: Task) -> tuple[Layer, ...] | None:
+    """The network as a stack of linear layers, none of them frozen; None if it is anything else, or its loss is."""
+    module = task.module()
     if task.loss is not cross_entropy or type(module) is not Network or module.softmax or task.layout.frozen:
         return None
-    return _layers(module)
-
-
-def _layers(module: Network) -> tuple[Layer, ...] | None:
     body = {"": module.body} if isinstance(module.body, nn.Flatten) else dict(module.body.named_children())
     layers: list[Layer] = []
     for name, part in body.items():

@@ -8,7 +8,7 @@ import torch
 
 from unskew.errors import UnskewError
 from unskew.keys import Key
-from unskew.local.executor import CellParts, Columns, EvalJob, ExecutorKind, StepJob, StepResult, Trainer
+from unskew.local.executor import Columns, EvalJob, ExecutorKind, StepJob, StepResult, Trainer
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, Step, drive, no_device
 from unskew.tree import Params
@@ -36,11 +36,9 @@ class Sequential:
         return [self.trainer.of(job.client).evaluate(job.params, job.part, job.rows) for job in jobs]
 
 
-def _sequential(parts: CellParts) -> Sequential:
-    return Sequential(parts.trainer)
-
-
-SEQUENTIAL = ExecutorKind("sequential", "one client after the other, in this process", _sequential)
+SEQUENTIAL = ExecutorKind(
+    "sequential", "one client after the other, in this process", lambda parts: Sequential(parts.trainer)
+)
 
 
 def run_step(trainer: Trainer, job: StepJob) -> StepResult:

@@ -2,7 +2,7 @@
 
 Every network is `head(body(x))`: `body` turns a batch (B, *input_shape) into features (B, d), `head` is the final
 `nn.Linear` from d to the classes.  Parameters are therefore named `body.*` and `head.*`.  None ends in a softmax,
-except `hcct_mlp` when asked to (`double_softmax=True`, as published).
+except `mlp` when asked to (`double_softmax=True`, as published for `hcct_mlp`).
 
 Listing the names imports no PyTorch; `build` imports the one file it needs.  Initial weights are drawn from PyTorch's
 global generator: construct under `Key.ambient`.
@@ -31,10 +31,6 @@ NETWORKS: dict[str, tuple[str, str]] = {
         "logistic regression of two classes as FLamby starts it; two logits of opposite weights",
     ),
     "svm": ("linear:logistic", "one linear layer, trained with the multi-class margin loss; any input"),
-    "feddif_fcn_linear": (
-        "linear:logistic",
-        "FedDif's first code base: its 'FCN', one linear layer (the same network as logistic)",
-    ),
     "mlp": ("mlp:mlp", "fully connected, one hidden layer of 64; any input"),
     "fcn": ("mlp:fcn", "FedDif's FCN and workload W2: fully connected, two hidden layers of 200"),
     "hcct_mlp": ("mlp:hcct_mlp", "HCCT on Fashion-MNIST: 784-64-10 with dropout 0.5"),

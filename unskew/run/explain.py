@@ -50,7 +50,7 @@ LIKELIHOODS: dict[tuple[str, str], tuple[Loss, Ratio]] = {
 }
 """Losses that are negative log-likelihoods, by kind of task and name, and what a coefficient's exponential is."""
 
-LINEAR = ("logistic", "one_logit", "feddif_fcn_linear")
+LINEAR = ("logistic", "one_logit")
 """Networks that are one linear layer; one of somebody's own may bend its inputs first."""
 
 MOST_COLUMNS, MOST_CELLS = 100, 20_000_000

@@ -5,17 +5,17 @@ to this run: tensors that are not the model's, NaN and infinity, absurd norms an
 """
 
 import dataclasses
+import itertools
 import math
 import operator
 import statistics
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NewType, TypeVar, Union, get_args, get_origin
 
 import torch
-from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 from torch import Tensor
 
 from unskew import wire
@@ -93,7 +93,7 @@ class Validator:
                         f"(at {path or 'top'}); a table of anything else says so in its type, as "
                         'dict[str, Int8[Tensor, "..."]]'
                     )
-        bound: dict[str, int | tuple[int, ...]] = dict(self.sizes)
+        bound = dict(self.sizes)
         squares = 0.0
         for path, leaf, kinds in _declared(value, of):
             if isinstance(leaf, Tensor):
@@ -108,13 +108,13 @@ class Validator:
             elif isinstance(leaf, int | float):
                 broken = [_broken(leaf, bounds) for m, bounds in kinds if m is type(leaf)]
                 if broken and all(broken):
-                    raise WireError(f"a number must be {broken[0]}, got {_shown(leaf)} (at {path or 'top'})")
+                    raise WireError(f"a number must be {broken[0]}, got {str(leaf)[:24]} (at {path or 'top'})")
                 if isinstance(leaf, float) and not abs(leaf) <= COUNT:  # written so that NaN is refused too
                     wanted = "at most 2**53 in size" if math.isfinite(leaf) else "finite"
                     raise WireError(f"a number must be {wanted}, got {leaf:g} (at {path or 'top'})")
                 if isinstance(leaf, int) and not self.least <= leaf <= COUNT:
                     wanted = f"{self.least} to 2**53"
-                    raise WireError(f"a whole number must be {wanted}, got {_shown(leaf)} (at {path or 'top'})")
+                    raise WireError(f"a whole number must be {wanted}, got {str(leaf)[:24]} (at {path or 'top'})")
         # Written so that NaN, the norm of finite numbers whose squares overflow, is refused too.
         if not math.sqrt(squares) <= self.max_norm:
             raise WireError(f"tensors of norm {math.sqrt(squares):.3g} exceed the {self.max_norm:g} allowed")
@@ -294,39 +294,27 @@ def _declared(value: Any, of: Any, path: str = "") -> Iterator[tuple[str, Any, K
         yield path, value, list(_kinds(of))
 
 
-def _lengths(dims: Sequence[str], shape: Sequence[int]) -> Iterator[tuple[str, int | tuple[int, ...]]]:
-    """Yield the named dimensions of a tensor of this type with their lengths; for `*name`, all its lengths."""
-    if free := [i for i, d in enumerate(dims) if d == "..." or d[0] == "*"]:
-        (i,) = free
-        end = len(shape) - (len(dims) - i - 1)
-        dimensions: list[int | tuple[int, ...]] = [*shape[:i], tuple(shape[i:end]), *shape[end:]]
-    else:
-        dimensions = list(shape)
-    for name, length in zip(dims, dimensions, strict=True):
-        if name.lstrip("*").isidentifier() and not name.lstrip("*").startswith("_"):
-            yield name, length
+def _lengths(dims: Sequence[str], shape: Sequence[int]) -> list[tuple[str, int]]:
+    """Pair the named dimensions of a tensor of this type with their lengths; `...` and `*name` have none."""
+    left = list(itertools.takewhile(lambda d: d != "..." and d[0] != "*", dims))
+    right = dims[len(left) + 1 :]
+    pairs = [*zip(left, shape, strict=False), *zip(right[::-1], shape[::-1], strict=False)]
+    return [(name, length) for name, length in pairs if name.isidentifier() and not name.startswith("_")]
 
 
-_BOUNDS: tuple[tuple[type, str, Callable[[Any, Any], bool], str], ...] = (
-    (Ge, "ge", operator.ge, "at least"),
-    (Gt, "gt", operator.gt, "more than"),
-    (Le, "le", operator.le, "at most"),
-    (Lt, "lt", operator.lt, "less than"),
+_BOUNDS = (
+    ("ge", operator.ge, "at least"),
+    ("gt", operator.gt, "more than"),
+    ("le", operator.le, "at most"),
+    ("lt", operator.lt, "less than"),
 )
 
 
 def _broken(number: float, bounds: Sequence[Any]) -> str | None:
     """Describe the first declared bound that a number violates; None if it violates none."""
-    for each in bounds:
-        for bound in each if isinstance(each, GroupedMetadata) else (each,):
-            for kind, name, holds, words in _BOUNDS:
-                if isinstance(bound, kind) and not holds(number, limit := getattr(bound, name)):
-                    return f"{words} {limit:g}"
+    for bound in bounds:
+        for name, holds, words in _BOUNDS:
+            limit = getattr(bound, name, None)
+            if limit is not None and not holds(number, limit):
+                return f"{words} {limit:g}"
     return None
-
-
-def _shown(number: float) -> str:
-    """Format a number from elsewhere; one with thousands of digits by its length."""
-    if isinstance(number, int):
-        return str(number) if abs(number) <= COUNT else f"one of {number.bit_length()} bits"
-    return f"{number:g}"

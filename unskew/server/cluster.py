@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.errors import ConfigError
+from unskew.info import GroupMerge, Placement
 
 Floats = NDArray[np.float64]
 Alpha = float | tuple[float, ...] | Literal["size"]
@@ -160,22 +161,6 @@ class Products:
 
 # ---------------------------------------------------------------- results
 @dataclass(frozen=True)
-class Merge:
-    """Merge of two groups.
-
-    Attributes:
-        first, second: Smallest members of the two, first < second.
-        benefit: Benefit by (15).
-        utility: Sum of all clients' utilities afterwards.
-    """
-
-    first: int
-    second: int
-    benefit: float
-    utility: float
-
-
-@dataclass(frozen=True)
 class Grouping:
     """Partition of the clients into groups.
 
@@ -187,18 +172,9 @@ class Grouping:
     """
 
     groups: tuple[tuple[int, ...], ...]
-    history: tuple[Merge, ...]
-    beyond: tuple[Merge, ...]
+    history: tuple[GroupMerge, ...]
+    beyond: tuple[GroupMerge, ...]
     alone: dict[int, str]
-
-
-@dataclass(frozen=True)
-class Placed:
-    """An arrival and the smallest member of the group it joined, None if it stays alone, with the benefit (15)."""
-
-    client: int
-    group: int | None
-    benefit: float
 
 
 # ---------------------------------------------------------------- Algorithm 2
@@ -240,7 +216,7 @@ def partition(
     kind = _LeaveOneOut if leave_one_out else _Groups
     state = kind(products.rows(used.tolist()), np.array([float(n[i]) for i in used]), weight[used])
     target = 1 if groups is None else max(1, groups - len(alone))
-    merges, beyond = list[Merge](), list[Merge]()
+    merges, beyond = list[GroupMerge](), list[GroupMerge]()
     kept: list[list[int]] | None = None
     for left in range(len(used), 1, -1):
         i, j, benefit = state.best()
@@ -249,7 +225,7 @@ def partition(
             if not whole:
                 break
         state.merge(i, j)
-        merge = Merge(int(used[i]), int(used[j]), benefit, rest + state.utility)
+        merge = GroupMerge((int(used[i]), int(used[j])), benefit, rest + state.utility)
         (merges if kept is None else beyond).append(merge)
     together = (used[g].tolist() for g in kept or state.members if g)
     ordered = sorted([*([i] for i in alone), *map(sorted, together)])
@@ -264,7 +240,7 @@ def insert(
     arrivals: Sequence[int],
     *,
     leave_one_out: bool = False,
-) -> tuple[tuple[tuple[int, ...], ...], tuple[Placed, ...]]:
+) -> tuple[tuple[tuple[int, ...], ...], tuple[Placement, ...]]:
     """Place arrivals one after the other into groups that otherwise stay unchanged (15), (16).
 
     Each joins the group with the largest benefit if that is positive, else it starts a group of its own, which the next
@@ -297,7 +273,7 @@ def insert(
                 benefit = total([*g, c]) - total(g) - single
                 if benefit > gain + (TIE if best is not None else 0.0):
                     best, gain = g, benefit
-        placed.append(Placed(c, None if best is None else best[0], 0.0 if best is None else gain))
+        placed.append(Placement(c, None if best is None else best[0], 0.0 if best is None else gain))
         if best is None:
             ordered.append([c])
         else:

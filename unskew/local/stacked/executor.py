@@ -138,7 +138,7 @@ class Stacked:
             return _Failure(error)
 
     def _key(self, client: ClientId, step: "_ActiveStep") -> Hashable:
-        """Equal for requests that can be met in one call; a `_Group`, unless this one stands alone."""
+        """Equal for requests that can be met in one call; a `_Group`, or the client of one that stands alone."""
         request, me = step.request, step.job.me
         try:
             if (
@@ -148,7 +148,8 @@ class Stacked:
                 and (form := self._fitter.form_of(request))
                 and self._fitter.fitting(request.start)
             ):
-                fit = step.fit = Fit(me, request, request.key(me, step.index), *self._size(client))
+                n, least = len(self._rows(client, "train")), self.trainer.task.min_batch
+                fit = step.fit = Fit(me, request, request.key(me, step.index), n, least)
                 alike = None if self._traits.padded else fit.batches.sizes
                 lr = request.config.lr_at(me.round) if fit.steps else 0.0
                 key = _Group("Sgd", (request.config, request.terms, form), (step.index, lr, aux_key(request), alike))
@@ -161,14 +162,10 @@ class Stacked:
             elif isinstance(request, Run) and hasattr(request.fn, "together"):
                 key = _Group("Run", (request.fn,), (step.index,))
             else:
-                return _Alone(client)
-            return _Alone(client) if key.what in self._refused or not hash(key) else key
+                return client
+            return client if key.what in self._refused or not hash(key) else key
         except (TypeError, UnskewError):  # not hashable, or refused by the plan: the trainer says why
-            return _Alone(client)
-
-    def _size(self, client: ClientId) -> tuple[int, int]:
-        """Training examples, and the smallest batch."""
-        return len(self.trainer.device_data.train[client]), self.trainer.task.min_batch
+            return client
 
     def _rows(self, client: ClientId, part: str) -> Tensor:
         return (self.trainer.device_data.train if part == "train" else self.trainer.device_data.val)[client]
@@ -308,13 +305,6 @@ class Stacked:
 
 
 # ---------------------------------------------------------------- one client on its way
-@dataclass(frozen=True)
-class _Alone:
-    """A request that no other client shares."""
-
-    client: ClientId
-
-
 @dataclass(frozen=True)
 class _Group:
     """Properties that a group of requests shares: `what` may turn out not to be stackable, `rest` only divides."""

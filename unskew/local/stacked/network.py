@@ -21,7 +21,7 @@ from unskew.data.rows import ByteImages
 from unskew.keys import Key
 from unskew.local.workspace import Attributes
 from unskew.tasks.probe import same_values
-from unskew.tasks.task import Task
+from unskew.tasks.task import Task, of_type
 
 # Constants of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GOLDEN, _MIX_1, _MIX_2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -129,21 +129,26 @@ class NetworkTraits:
         return None
 
 
-def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor) -> NetworkTraits:
-    """Try the network on the first three of these examples."""
+def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor, dtype: torch.dtype = torch.float64) -> NetworkTraits:
+    """Try the network on the first three of these examples, in this precision if it takes that."""
     pick = torch.arange(3) % len(y)
     x, y = inputs[pick.to(inputs.device)].cpu(), y[pick.to(y.device)].cpu()
-    x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
-    module, seeds = with_keyed_dropout(task.module().double())
+    x, y = (t.to(dtype) if t.is_floating_point() else t for t in (x, y))
+    module, seeds = with_keyed_dropout(of_type(task.module(), dtype))
     attributes = Attributes(module)
-    with torch.no_grad(), Key(0).ambient():
-        before, state = {n: b.clone() for n, b in module.named_buffers()}, torch.get_rng_state()
-        activations = _count(module.train(), x)
-        drew = not torch.equal(torch.get_rng_state(), state)
-        after = dict(module.named_buffers())
-        moved = [n for n in before if not same_values(before[n], after[n])]
-        counted = [n for n in moved if not before[n].is_floating_point()]
-        apart = [_apart(module.train(mode), x) for mode in (True, False)]
+    try:
+        with torch.no_grad(), Key(0).ambient():
+            before, state = {n: b.clone() for n, b in module.named_buffers()}, torch.get_rng_state()
+            activations = _count(module.train(), x)
+            drew = not torch.equal(torch.get_rng_state(), state)
+            after = dict(module.named_buffers())
+            moved = [n for n in before if not same_values(before[n], after[n])]
+            counted = [n for n in moved if not before[n].is_floating_point()]
+            apart = [_apart(module.train(mode), x) for mode in (True, False)]
+    except RuntimeError:  # its forward pass makes tensors of its own
+        if dtype == task.dtype:
+            raise
+        return probe(task, inputs, y, task.dtype)
     draws = "its forward pass draws random numbers of its own" if drew else None
     if name := attributes.changed():
         draws = f"its forward pass changes its attribute {name}"
