@@ -263,5 +263,5 @@ def test_adapting_is_so_many_epochs_of_the_methods_own_local_training(tiny: Call
 
 def test_a_deployment_refuses_unseen_clients(tmp_path: Path, tiny: Callable[..., Experiment]) -> None:
     (tmp_path / "experiment.toml").write_text(config.to_toml(tiny("unseen=0.5")))
-    with pytest.raises(ConfigError, match="to hold a site out, leave it out of --sites"):
+    with pytest.raises(ConfigError, match="to hold a site out, name the others by --site"):
         server.serve(None, tmp_path, ServerConfig(num_clients=2, min_clients=1))  # type: ignore[arg-type]

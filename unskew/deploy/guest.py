@@ -21,7 +21,7 @@ from unskew import schema
 from unskew.deploy.channel import answer_to
 from unskew.deploy.client import keep_agreed, open_client
 from unskew.deploy.server import serve
-from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules
+from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules, text_of
 from unskew.errors import ConfigError, UnskewError
 from unskew.experiment.config import Experiment, load, read_toml, to_toml
 from unskew.files import write_atomically
@@ -122,7 +122,9 @@ def folder_of(offer: Mapping[str, Any]) -> Path:
 def _folder(offer: Mapping[str, Any], name: str) -> Path:
     folder = folder_of(offer) / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(folder / EXPERIMENT, str(offer.get("experiment", "")))
+    toml = str(offer.get("experiment", ""))
+    if text_of(folder / EXPERIMENT) != toml:  # at a site this is asked at each message
+        write_atomically(folder / EXPERIMENT, toml)
     return folder
 
 

@@ -204,9 +204,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
             "neither travels; leave it out"
         )
     if experiment.unseen.clients:
-        raise ConfigError(
-            "unseen: a deployment has no clients that it must not train on; to hold a site out, leave it out of --sites"
-        )
+        raise ConfigError("unseen: a deployment trains on all clients; to hold a site out, name the others by --site")
     for method in experiment.methods:
         if hook(method.method, "pooled"):
             raise ConfigError(

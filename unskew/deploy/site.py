@@ -3,7 +3,7 @@
     SITE/                          made by `unskew site join`; only its owner can enter it
         site.toml  ca.crt  site.crt  site.key
         audit.jsonl                every experiment and request, and what it was answered
-        experiments/NAME/          offer.json  offer.sig  experiment.toml  state/  models/
+        experiments/NAME/          offer.json  offer.sig  experiment.toml  agreed.json  state/  models/
                                    answer: what a person has said, "accepted" or "refused"
 
 The key is made here and never leaves.  An experiment is refused, or not, before anything that it names is read.
