@@ -326,14 +326,17 @@ class _Cell:
                 return write("ask", kept.answer, kept.reply)
             began, minutes = time.monotonic(), self.folder.parent / "minutes"
             spent = float(minutes.read_text("utf-8")) if minutes.exists() else 0.0
-            self.rules.check(minutes=spent)
+            most, allowed = self.rules.policy.max_minutes, self.rules.policy.max_bytes
+            if most is not None and spent >= most:
+                raise self.rules.forbid("max_minutes", f"this experiment's steps have taken {spent:.1f} minutes here")
             earlier = {name: self.load(name) for name in self.answers if name[:6] == now[:6]}
             before = next((k.before for name, k in earlier.items() if name[:-4] == now[:-4]), head.since)
             kept = replace(self.compute(head, parts, digest), before=before)
             size = sum(len(k.reply) + sum(map(len, k.held.values())) for k in (kept, *earlier.values()))
-            self.rules.check(size=size)
+            if allowed is not None and size > allowed:
+                raise self.rules.forbid("max_bytes", f"{size} bytes would leave this client in one round")
             self.save(now, kept, head.since)
-            if self.rules.policy.max_minutes is not None:
+            if most is not None:
                 write_atomically(minutes, repr(spent + (time.monotonic() - began) / 60.0))
         return write("ask", kept.answer, kept.reply)
 
@@ -429,7 +432,8 @@ class _Cell:
     # ------------------------------------------------------------ held values, evaluation
     def fetch(self, held: tuple[Held, ...]) -> Envelope:
         """Hand values over that this client holds."""
-        self.rules.check(relay=True)
+        if not self.rules.policy.relay:
+            raise self.rules.forbid("relay", "this client hands over no value for other clients")
         if len({*held}) < len(held):  # one request would take any memory here
             raise WireError("a value was asked for twice in one request")
         return write("fetch", FetchReply(), *map(self.held, held))

@@ -144,22 +144,3 @@ class Rules:
                 f"method {name} sends what has no noise of this client's own, and {self.where} has "
                 f"max_epsilon = {self.policy.max_epsilon:g}; use local_dp or dp_sgd"
             )
-
-    def check(self, minutes: float = 0.0, relay: bool = False, size: int = 0) -> None:
-        """Refuse what goes beyond the policy.
-
-        Args:
-            minutes: Minutes that the experiment's steps have taken here.
-            relay: True if a value is to be handed over for other clients.
-            size: Bytes that leave in the round with this answer.
-
-        Raises:
-            WireError: Naming the first rule that is broken.
-        """
-        p = self.policy
-        if p.max_minutes is not None and minutes >= p.max_minutes:
-            raise self.forbid("max_minutes", f"this experiment's steps have taken {minutes:.1f} minutes here")
-        if relay and not p.relay:
-            raise self.forbid("relay", "this client hands over no value for other clients")
-        if p.max_bytes is not None and size > p.max_bytes:
-            raise self.forbid("max_bytes", f"{size} bytes would leave this client in one round")
