@@ -102,7 +102,7 @@ def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: 
     assert unskew("run", "m", "-q", "--no-report").err.splitlines()[-1] == "next: unskew card m"
     alone = unskew("run", "r", "--until", 0.5)
     assert (alone.code, alone.out) == (2, "")
-    assert "give --until and --out together" in alone.err
+    assert "give one of them and --out together" in alone.err
 
 
 def test_a_seed_option_wins_over_the_files_seed(unskew: Unskew, here: Path) -> None:

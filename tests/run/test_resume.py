@@ -470,7 +470,7 @@ def test_code_of_ones_own_that_changed_is_refused_unless_forced(
     with pytest.raises(RunError, match=r"another environment \(code of my_own_method \w{12} -> \w{12}\).*--force"):
         loop.resume(tmp_path / "run", allow_code=True)
     with pytest.raises(RunError, match=r"code of my_own_method"):
-        more_seeds.add(tmp_path / "run", tmp_path / "more", 0.5, 7, allow_code=True)
+        more_seeds.add(tmp_path / "run", tmp_path / "more", partial(more_seeds.longer, seeds=[9]), allow_code=True)
     assert loop.resume(tmp_path / "run", force=True, allow_code=True).summary["rows"]
 
 

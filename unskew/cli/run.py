@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 AN_EXPERIMENT = ("target", "client", "settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
 A_SWEEP = ("target", "client", "settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
-A_FOLDER = ("settings", "out", "until", "most", "force", "allow_code", "report", "quiet", "as_json")
+A_FOLDER = ("settings", "seeds", "out", "until", "most", "force", "allow_code", "report", "quiet", "as_json")
 
 
 def run(
@@ -72,8 +73,8 @@ def run(
     diverges is left out of the results, and the exit code is 1.
 
     Of a [bold]folder[/] the run goes on where it was stopped, with the same bits; with
-    [bold]--set[/] the rest runs with other workers, and with [bold]--until[/] it gets more seeds
-    in a folder of its own.  Code of your own needs [bold]--allow-code[/].
+    [bold]--set[/] the rest runs with other workers, and with [bold]--seed[/] or [bold]--until[/] it
+    gets more seeds in a folder of its own.  Code of your own needs [bold]--allow-code[/].
 
     A file with a [bold]\[sweep][/] table is run at all its points, one process per core, and
     they are compared; the same command goes on, and retries what failed.
@@ -82,6 +83,7 @@ def run(
     [dim]unskew run my.toml --set split.alpha=0.5 --seed 1 --seed 2[/]
     [dim]unskew run visits.csv --target diagnosis --client hospital[/]
     [dim]unskew run runs/digits-20260101-120000[/]
+    [dim]unskew run runs/digits-20260101-120000 --seed 5 --out runs/more[/]
     [dim]unskew run runs/digits-20260101-120000 --until 0.5 --out runs/more[/]
     [dim]unskew run digits --set 'sweep.grid={"split.alpha"=\[0.1,1.0]}' --jobs 4[/]
     """
@@ -95,12 +97,14 @@ def run(
     if (Path(experiment) / "run.json").exists():
         only(context, A_FOLDER, "a run goes on as it began")
         folder = Path(experiment)
-        if (until is None) != (out is None):
-            raise ConfigError("--until adds seeds in a new folder: give --until and --out together")
+        more = partial(more_seeds.longer, seeds=seeds) if seeds else None
+        more = partial(more_seeds.until, width=until, most=most) if until is not None else more
+        if (more is None) != (out is None):
+            raise ConfigError("--seed and --until add seeds in a new folder: give one of them and --out together")
         if allow_code:
             find_own_code()
-        if until is not None and out is not None:
-            more_seeds.add(folder, out, until, most, force, allow_code=allow_code)
+        if more and out:
+            more_seeds.add(folder, out, more, force, allow_code=allow_code)
         with watching(quiet) as callback:
             outcome = loop.resume(out or folder, callback, force, allow_code=allow_code, settings=given)
         return _finish(outcome, report, as_json)

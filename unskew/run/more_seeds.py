@@ -1,15 +1,15 @@
-"""Seeds until a run's comparisons are decided, of a run that begins or of one that is there already.
+"""More seeds of a run that is there already, by number or until its comparisons are decided.
 
-With a fixed list of seeds one looks at the end, and adding seeds then invalidates Student's interval.  A run with
-`seeds = { until = ... }` has intervals that may be looked at after every seed from the sixth on: the old seeds and
-those to come are such a run, whose rule was only written later.  It goes on in a folder of its own.
+With a fixed list of seeds one looks at the end, and adding seeds because of what was seen invalidates Student's
+interval.  A run with `seeds = { until = ... }` has intervals that may be looked at after every seed from the sixth on:
+the old seeds and those to come are such a run, whose rule was only written later.  Both go on in a folder of their own.
 """
 
 import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -48,6 +48,19 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
     return replace(experiment, seeds=new.seeds, until=new)
 
 
+def longer(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
+    """The experiment with these seeds as well, whatever its own came to.
+
+    Raises:
+        ConfigError: If it has one of them already, or seeds until it is decided.
+    """
+    if experiment.until is not None or set(seeds) & set(experiment.seeds):
+        raise ConfigError(
+            f"--seed takes seeds that the run does not have, got {list(seeds)}; it has {experiment.seeds}"
+        )
+    return replace(experiment, seeds=(*experiment.seeds, *seeds))
+
+
 def decided(run: LiveRun, index: int) -> str:
     """Say that no seed is needed beyond those whose cells come before this one; empty while one is.
 
@@ -84,17 +97,19 @@ def _differences(run: LiveRun, until: UntilDecided) -> dict[str, list[float]]:
     return gains
 
 
-def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *, allow_code: bool = False) -> None:
+def add(
+    folder: Path, out: Path, more: Callable[[Experiment], Experiment], force: bool = False, *, allow_code: bool = False
+) -> None:
     """Make a run folder `out` that stands where the run in `folder` does, with more seeds to come.
 
     Args:
         folder: The folder of a run in one process, finished or stopped.
         out: The new folder.
-        width, most: As in `until`.
+        more: Makes of its experiment the one with more seeds: `until`, or `longer`.
         force, allow_code: As in `loop.resume`.
 
     Raises:
-        ConfigError: As in `until`, or if the folder names code of one's own and `allow_code` is not given.
+        ConfigError: As `more`, or if the folder names code of one's own and `allow_code` is not given.
         RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if
             `out` exists; or (EnvironmentChanged) if versions, device or executor are others now.
     """
@@ -107,11 +122,11 @@ def add(folder: Path, out: Path, width: float, most: int, force: bool = False, *
         unchanged.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
-            raise RunError(f"{folder} has no checkpoint to go on from; begin a run with `seeds = {{ until = ... }}`")
+            raise RunError(f"{folder} has no checkpoint to go on from; begin another")
         own = was.task.data.removeprefix("run:") if was.task.data.startswith("run:") else ""
         if own != Path(own).name:
             raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
-        experiment = until(was, width, most)
+        experiment = more(was)
         setup = IN_PROCESS.prepare(experiment)
         unchanged.require_same_environment(folder, experiment, setup, force)
         feds = divide_all(experiment, setup, IN_PROCESS)
