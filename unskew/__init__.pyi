@@ -116,6 +116,7 @@ from .world.attack import Gaussian as Gaussian
 from .world.attack import LabelFlip as LabelFlip
 from .world.attack import SignFlip as SignFlip
 from .world.outage import Outage as Outage
+from .world.pace import Devices as Devices
 from .world.wireless import Radio as Radio
 from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
