@@ -15,7 +15,6 @@ from unskew.errors import ConfigError, DataError
 
 Image = pytest.importorskip("PIL.Image")
 tomli_w = pytest.importorskip("tomli_w")
-pytest.importorskip("polars")
 
 OPTIONS = {"labels": "labels.csv", "image": "file", "target": "dx", "client": "hospital"}
 SITES = ("Bern", "Basel", "Chur")

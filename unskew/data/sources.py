@@ -67,7 +67,7 @@ FILES = ("npz", "csv", "parquet", "images")
 _ABOUT = {
     **{name: f"{of.what}; {of.origin}" for name, of in NAMED.items()},
     "npz:PATH": "your own arrays in one file; any; x_train, y_train, x_test, y_test",
-    "csv:PATH": "your own table, extra [tables]; any; a column of clients, or a folder with a file for each",
+    "csv:PATH": "your own table; any; a column of clients, or a folder with a file for each",
     "parquet:PATH": "the same as Parquet; any; a column of clients, or a folder with a file for each",
     "images:PATH": "your own images; images; PATH/SITE/CLASS/*.png",
     "hub:OWNER/NAME": "downloaded, extra [hub]; also hub:mnist, ...; images or texts; huggingface.co",

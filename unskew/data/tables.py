@@ -2,10 +2,9 @@
 
     csv:PATH, parquet:PATH      one file with a column of clients, or a folder with one file for each client
 
-Polars (extra [tables]) reads them by the options it is given: nothing is guessed of how a file is written.
+Polars reads them by the options it is given: nothing is guessed of how a file is written.
 """
 
-import importlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -244,9 +243,10 @@ def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()
     """One file, numbers in the declared notation as numbers, but in columns of `words`; empty rows are left out.
 
     Raises:
-        DataError: If Polars is not installed, or the file cannot be read.
+        DataError: If the file cannot be read.
     """
-    polars = _polars()
+    import polars  # takes a tenth of a second, and most runs read no table
+
     native, lines = _native(kind, path, options)
     frame = _typed(native, options, words) if kind == "csv" else native
     frame = frame.with_columns(frame[name].cast(polars.String) for name in words if name in frame.columns)
@@ -266,7 +266,8 @@ def _place(lines: Array) -> Place:
 
 def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
     """One file as Polars has it, of a CSV file as words, and the line in which each row begins."""
-    polars = _polars()
+    import polars
+
     try:
         if kind == "parquet":
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
@@ -298,7 +299,9 @@ def _typed(frame: Any, options: TableOptions, words: Sequence[str] = ()) -> Any:
     Names and labels with zeros before other digits stay words, which 007 is and 7 is not; so do numbers with other than
     three digits between the separators of thousands, and columns of `words`.
     """
-    polars, decimal, thousands = _polars(), re.escape(options.decimal), re.escape(options.thousands)
+    import polars
+
+    decimal, thousands = re.escape(options.decimal), re.escape(options.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
     frame, typed = frame.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all())), []
     for column in frame:
@@ -321,10 +324,3 @@ def _typed(frame: Any, options: TableOptions, words: Sequence[str] = ()) -> Any:
             is_gap = np.isin(numbers.cast(polars.Float64).to_numpy(), gap_numbers(options.gaps))
             typed.append(numbers.set(polars.Series(is_gap), None))
     return frame.with_columns(typed)
-
-
-def _polars() -> Any:
-    try:
-        return importlib.import_module("polars")
-    except ImportError as error:
-        raise DataError(f"Polars reads tables, and is not there ({error}); pip install 'unskew[tables]'") from error

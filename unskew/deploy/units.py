@@ -63,9 +63,7 @@ def compose(arguments: Sequence[str], folder: Path, data: Sequence[Path] = (), p
     """
     volumes = [f"{folder.absolute()}:{INSIDE}", *(f"{path.absolute()}:{path.absolute()}:ro" for path in data)]
     service = {
-        "build": {
-            "dockerfile_inline": f"FROM python:3.11-slim\nRUN pip install 'unskew[deploy,tables]=={__version__}'\n"
-        },
+        "build": {"dockerfile_inline": f"FROM python:3.11-slim\nRUN pip install 'unskew[deploy]=={__version__}'\n"},
         "command": ["unskew", *arguments],
         "working_dir": INSIDE,
         "environment": {"HOME": INSIDE},

@@ -27,7 +27,6 @@ LITTLE_MEMORY = 2_000_000_000
 LOADED = ("torch", "numpy")
 
 EXTRAS = {
-    "tables": ("tables as CSV and Parquet files", ("polars",)),
     "hub": ("data sets by name from the Hugging Face hub", ("datasets",)),
     "track": ("TensorBoard, MLflow, Weights & Biases", ("tensorboard", "mlflow", "wandb")),
     "deploy": ("the same experiment over a real network, secure sums", ("grpcio", "cryptography", "pycryptodome")),
