@@ -107,7 +107,8 @@ class TaskConfig:
             the first's, if that names nobody.  They go with methods that average no whole network.
         data_options: Settings of data that a registered function makes; of a table its columns: target, client, test;
             of natural data without test rows of their own, test, the share of each client's rows.
-        preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; none by default.
+        preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; true is all of
+            them by default, and without it nothing is done.
         head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
             of it shows.
         output: Name or place of the part of what your own network returns that is its outputs; by default logits or
@@ -726,6 +727,9 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
     split: Split | None = SPLITS.build(table.pop("split"), "split") if "split" in table else None
     if "unseen" in table and not isinstance(table["unseen"], Mapping):
         table["unseen"] = {"clients": table["unseen"]}
+    task = table.get("task")
+    if isinstance(task, Mapping) and isinstance(task.get("preprocess"), bool):
+        table["task"] = {**task, "preprocess": {} if task["preprocess"] else None}
     until = until_of(table.pop("seeds")) if isinstance(table.get("seeds"), Mapping) else None
     skip = ("methods", "split", "until")
     kwargs = schema.checked(Experiment, table, "", skip=skip)
