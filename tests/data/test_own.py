@@ -56,6 +56,12 @@ def test_a_share_is_set_aside_of_each_class_and_the_same_in_every_call() -> None
     assert np.bincount(one.y_test.numpy()).tolist() == [5, 5, 5]
 
 
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_lone_column_of_vectors_is_an_array_of_them(frame: Any) -> None:
+    data = own.dataset(frame({"x": list(X), "kind": Y}), target="kind")
+    assert torch.equal(as_tensor(data.x_train), as_tensor(own.dataset((X, Y)).x_train))
+
+
 def test_a_test_part_is_taken_as_it_is() -> None:
     given = own.dataset((X[:50], Y[:50]), test=(X[50:], Y[50:]))
     assert torch.equal(given.x_test, torch.from_numpy(X[50:]))

@@ -222,7 +222,7 @@ def told(
         raise DataError(f"no column is left to learn from beside {', '.join(map(repr, taken - GIVEN - {None}))}")
     inputs = held.get(INPUTS)
     if inputs is None and any(held[column].ndim > 1 or of_sequences(held[column]) for column in left):
-        inputs = packed({column: held[column] for column in left})
+        inputs = packed({column: held[column] for column in left}) if len(left) > 1 else held[left[0]]
     labels = [held[column] for column in targets]
     y = held[LABELS] if LABELS in held else labels[0] if len(labels) == 1 else None
     whose, called = client or CLIENT, targets[0] if len(targets) == 1 else LABELS
