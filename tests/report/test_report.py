@@ -283,7 +283,9 @@ def test_every_picture_tells_its_content(page: Path) -> None:
 def test_of_an_error_it_is_said_that_lower_is_better(tmp_path: Path) -> None:
     made = read(make_run(tmp_path / "run"))
     record = replace(made, headline=replace(made.headline, label="error", direction="lower"))
-    assert verdict.verdict(record).startswith("Undecided: no method is clearly better than FedAvg; FedProx(mu=0.1) ")
+    assert verdict.verdict(record).startswith(
+        "Undecided: no method is clearly better than FedAvg, and SCAFFOLD is worse; FedProx"
+    )
     text = said(write_report(record))
     assert "global error %, lower is better" in text
     assert re.search(r"SCAFFOLD \+\S+ \[\S+ \S+\] higher \(worse\)", text)

@@ -154,6 +154,13 @@ def test_a_narrow_interval_that_ended_a_run_is_level(until: float, reading: str)
     assert verdict.verdict(made).casefold().startswith(f"{reading}: no method is clearly better than fedavg")
 
 
+def test_methods_that_are_clearly_worse_are_named_where_none_is_better() -> None:
+    beside = (0.01, -0.01, 0.01, -0.01, 0.01, -0.01)
+    values = accuracies(FedAvg=[[0.5]] * 6, B=[[0.5 + d] for d in beside], C=[[0.3 + d] for d in beside])
+    said = verdict.verdict(record(values))
+    assert said.startswith("Undecided: no method is clearly better than FedAvg, and C is worse; B ")
+
+
 def test_differences_are_taken_of_the_last_fifth_too():
     """Of ten rounds the last two count: A is .10, .11, .12 above in the last round and .0, .01, -.01 in the mean."""
     flat, gains = [0.5] * 11, (0.1, 0.11, 0.12)

@@ -70,7 +70,8 @@ def _worth(record: Record, worths: Sequence[Worth]) -> str:
         return f"{few}ederation is not worth it: {best.method} is best, by {gain} against training alone."
     if best.useless:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
-    return f"Undecided: no method is clearly better than training alone; best is {best.method}, {gain}."
+    lost = _behind([w.method for w in worths if w.verdict == "loses"])
+    return f"Undecided: no method is clearly better than training alone{lost}; best is {best.method}, {gain}."
 
 
 def of_method(record: Record, method: str) -> str:
@@ -86,6 +87,11 @@ def _more(better: Sequence[object]) -> str:
     return f", and {counted(len(better) - 1, 'more method')} too" if len(better) > 1 else ""
 
 
+def _behind(lost: Sequence[str]) -> str:
+    named = listed(lost) if len(lost) < 3 else counted(len(lost), "method")
+    return f", and {named} {'is' if len(lost) == 1 else 'are'} worse" if lost else ""
+
+
 def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     m = record.headline
     way, worse = ("higher", "lower") if m.higher else ("lower", "higher")
@@ -99,7 +105,8 @@ def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     if all(d.verdict == worse for d in rows):
         return f"No method is better than {base}{here}: even {best.method} is worse by {in_words(best, m)}."
     how = "Level" if all(d.verdict in ("level", worse) for d in rows) else "Undecided"
-    return f"{how}: no method is clearly better than {base}; {best.method} {in_words(best, m)}."
+    lost = [d.method for d in rows if d.verdict == worse]
+    return f"{how}: no method is clearly better than {base}{_behind(lost)}; {best.method} {in_words(best, m)}."
 
 
 def in_words(gain: Gain | Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
