@@ -129,12 +129,12 @@ class Tuning:
 
 def compared(sites: Sites, searched: Searched, seeds: Sequence[int], note: Callable[[str], None]) -> Plan[TuningGain]:
     """The plan that trains a method as it was and as it is tuned, under fresh seeds, judged by test rows."""
-    note(f"{searched.method.label}: default and tuned settings on test rows, {len(seeds)} fresh seeds")
     kept, rounds = searched.tuned == searched.method, sites.experiment.rounds
     settings = {"default": searched.method} if kept else {"default": searched.method, "tuned": searched.tuned}
     enough = sites.experiment.stop.megabytes
     jobs = {name: TrainingJob(m, seeds[0], rounds, rounds, enough=enough) for name, m in settings.items()}
     results = yield from under_seeds(sites, jobs, seeds)
+    note(f"{searched.method.label}: default and tuned settings compared under {len(seeds)} fresh seeds")
     halves = results["default"], results.get("tuned", results["default"])
     before, after = map(scores_of, halves)
     default, tuned = (sum(one.scores is None for one in half) for half in halves)
