@@ -34,7 +34,7 @@ def results_json(summary: dict[str, Any]) -> str:
 
 
 def of_several(name: str, summaries: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What `--json` says of several runs, by their names: a hash of their fingerprints, their time, and their rows."""
+    """Summary of several runs for `--json`, by name: a hash of their fingerprints, their time, and their rows."""
     prints = "\n".join(summary["fingerprint"] for summary in summaries.values())
     return {
         "run": name,

@@ -198,7 +198,7 @@ def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.ND
 
 # ---------------------------------------------------------------- what a client tells before training
 def sums(table: DataTable) -> dict[str, ColumnSums]:
-    """What a client tells of its columns so that all agree on numbers: sums of training rows; {} if it lacks none.
+    """Sums of training rows that a client tells so that all agree on numbers of columns; {} if it lacks none.
 
     Raises:
         ConfigError: If a column holds texts, and nobody has declared their words.

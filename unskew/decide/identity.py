@@ -1,4 +1,4 @@
-"""What outcomes are of: a text of the experiment, its data, network and code, by which they count or do not."""
+"""Subject of outcomes: a text of the experiment, its data, network and code, by which they count or do not."""
 
 import dataclasses
 import inspect

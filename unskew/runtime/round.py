@@ -560,7 +560,7 @@ class _Round:
         self.hop = 0
         self.asked: Counter[str] = Counter()
         self.remembered: dict[ClientId, tuple[Any, Marks]] = {}
-        """What one client of each exchange remembers, which the plan must not change."""
+        """Memory of one client of each exchange, which the plan must not change."""
 
     def answer(self, request: object) -> Any:
         if isinstance(request, Ask):

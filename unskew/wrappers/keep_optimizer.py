@@ -19,7 +19,7 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True)
-class Kept(Generic[M]):
+class KeptStates(Generic[M]):
     """A client's memory: the method's, and the states of its optimisers by step, place in it and trained tensors."""
 
     of: M
@@ -32,10 +32,10 @@ class KeepOptimizer(Wrapper):
 
     adds_nothing: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
-    Memory: ClassVar[Any] = Kept
+    Memory: ClassVar[Any] = KeptStates
 
     def work(
-        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Kept[Any] | None
+        self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: KeptStates[Any] | None
     ) -> Step[tuple[Any, Any]]:
         """Run the method's step, each of its optimisations from the state that it had in the last round."""
         states, places = {} if memory is None else dict(memory.states), list[str]()
@@ -53,8 +53,8 @@ class KeepOptimizer(Wrapper):
 
         own = None if memory is None else memory.of
         reply, kept = yield from through(begin(me, msg, own), change_request, change_answer)
-        return reply, Kept(kept, states)
+        return reply, KeptStates(kept, states)
 
-    def remember(self, memory: Kept[Any] | None, kept: Any) -> Kept[Any]:
+    def remember(self, memory: KeptStates[Any] | None, kept: Any) -> KeptStates[Any]:
         """Return the memory after a step that trains nothing."""
-        return Kept(kept, {} if memory is None else memory.states)
+        return KeptStates(kept, {} if memory is None else memory.states)
