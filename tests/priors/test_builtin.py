@@ -13,12 +13,13 @@ from unskew import priors
 from unskew.data.sources import load as load_data
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.priors import Inversion, Prior, invert
+from unskew.priors import Prior, invert
 from unskew.priors.builtin import CARD, WEIGHTS, BuiltIn, load, read_card
-from unskew.priors.public import WORDS
+from unskew.priors.public import Captioned
 
 KEY = Key(11)
 SHIPPED = Path(priors.__file__).parent / "weights"
+WORDS = load().words
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_the_file_is_small_and_is_the_one_its_card_vouches_for(prior: BuiltIn) -
     card = read_card()
     assert (SHIPPED / WEIGHTS).stat().st_size == card["bytes"] <= 5_000_000
     assert prior.sha256 == card["sha256"]
-    assert prior.words == WORDS
+    assert prior.words == Captioned(*[torch.empty(0)] * 4).words
     assert sum(p.numel() for p in prior.networks.parameters()) == card["parameters"] < 900_000
     assert not any(p.requires_grad for p in prior.networks.parameters())
 
@@ -80,12 +81,6 @@ def test_a_file_of_another_kind_is_refused_even_with_its_card(tmp_path: Path) ->
         load(vouched(folder, safetensors.torch.save(tensors)))
     with pytest.raises(DataError, match="does not hold this version's built-in prior"):
         load(vouched(folder, safetensors.torch.save({"words.weight": tensors["words.weight"]}, words)))
-    broken = {**tensors, "std": tensors["std"] * torch.nan}
-    with pytest.raises(DataError, match="a weight is NaN"):
-        load(vouched(folder, safetensors.torch.save(broken, words)))
-    renamed = {"words": json.dumps(["x", *WORDS[1:]])}
-    with pytest.raises(DataError, match=r"lacks the words \['a photo of'\]"):
-        load(vouched(folder, safetensors.torch.save(tensors, renamed)))
     assert load(vouched(folder, safetensors.torch.save(tensors, words))).words == WORDS
 
 
@@ -93,7 +88,7 @@ def test_a_folder_without_a_card_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"builtin\.json cannot be read"):
         load(tmp_path)
     (tmp_path / CARD).write_text("[]")
-    with pytest.raises(DataError, match="is not the card of a prior"):
+    with pytest.raises(DataError, match=r"builtin\.json cannot be read"):
         load(tmp_path)
 
 
@@ -118,6 +113,6 @@ def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(
     x, y = digits
     zeros, sevens = prior.encode(x[y == 0][:80]), prior.encode(x[y == 7][:80])
     clusters = [zeros[:40], zeros[40:], sevens[:40], sevens[40:]]
-    v = invert(prior, clusters, KEY, config=Inversion(steps=12))
+    v = invert(prior, clusters, KEY, steps=12)
     for d in (torch.cdist(v, v), priors.distances(prior, v, KEY)):
         assert float(torch.maximum(d[0, 1], d[2, 3])) < float(d[:2, 2:].min())

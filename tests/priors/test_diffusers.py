@@ -133,32 +133,25 @@ def test_size_and_tokens_follow_a_pipelines_name_and_half_precision_alone_is_rea
         priors.load("built-in?size=64")
 
 
+@needs_diffusers
 def test_pickles_are_refused_without_being_opened(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    for part in ("unet", "vae", "text_encoder"):
-        (folder / part).mkdir(parents=True)
-        (folder / part / "diffusion_pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    (folder / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
-    with pytest.raises(ConfigError, match=r"unet/diffusion_pytorch_model.bin is a pickle, .* safe_serialization"):
+    folder = save(tmp_path / "old")
+    for file in folder.rglob("*.safetensors"):
+        file.with_suffix(".bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+        file.unlink()
+    with pytest.raises(DataError, match=r"cannot be loaded .* saved with safetensors"):
         adapter.load(folder)
-    with pytest.raises(ConfigError, match=r"v1-5.ckpt is a pickle"):
-        adapter.load(tmp_path / "v1-5.ckpt")
 
 
+@needs_diffusers
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no model_index.json"):
-        priors.load(str(tmp_path))
-    (tmp_path / "model_index.json").write_text("{")
-    with pytest.raises(DataError, match=r"model_index.json cannot be read"):
+    with pytest.raises(DataError, match="cannot be loaded as a Stable Diffusion pipeline"):
         priors.load(str(tmp_path))
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
     with pytest.raises(ConfigError, match=r"is a StableDiffusionXLPipeline.*not XL"):
         priors.load(str(tmp_path))
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline", "unet": ["mine", "Net"]}')
     with pytest.raises(ConfigError, match=r"its unet comes from 'mine'.*is not run"):
-        priors.load(str(tmp_path))
-    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
-    with pytest.raises(DataError, match=r"unet holds no weights"):
         priors.load(str(tmp_path))
 
 

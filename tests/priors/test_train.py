@@ -1,6 +1,8 @@
 """The public images, their captions, and that training is repeatable; all tiny."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,18 +11,19 @@ import torch
 from unskew.data.fonts import FACES
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
-from unskew.priors.builtin import load
+from unskew.priors import taesd
+from unskew.priors.builtin import CARD, WEIGHTS, BuiltIn, load
 from unskew.priors.public import (
     CHARACTERS,
     GARMENTS,
     KINDS,
     NOUNS,
     STYLES,
-    WORDS,
     Captioned,
     Sizes,
     change,
     glyphs,
+    pictures,
     public,
 )  # fmt: skip
 from unskew.priors.train import PriorTraining, captions, train
@@ -42,16 +45,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(folder: Path) -> tuple[Captioned, dict[str, str]]:
+def data(folder: Path) -> tuple[Captioned, dict[str, Any]]:
     return public(folder, KEY, Sizes(digits=50, digits_again=20, glyphs=30))
 
 
 # ---------------------------------------------------------------- public images
 def test_the_public_images_are_digits_garments_without_two_classes_and_glyphs(
-    data: tuple[Captioned, dict[str, str]],
+    data: tuple[Captioned, dict[str, Any]],
 ) -> None:
     """50 + 20 digits; 60 garments at even places, six of each class, of which 2 of 10 classes go: 48; 30 glyphs."""
-    found, hashes = data
+    found, about = data
+    hashes = about["data"]["sha256"]
     assert len(found) == 50 + 20 + 48 + 30
     assert found.images.shape == (148, 1, 32, 32)
     assert found.images.dtype == torch.uint8
@@ -99,14 +103,15 @@ def test_a_change_does_what_its_words_say() -> None:
 
 
 # ---------------------------------------------------------------- captions
-def test_a_caption_is_a_sum_of_its_words(data: tuple[Captioned, dict[str, str]]) -> None:
+def test_a_caption_is_a_sum_of_its_words(data: tuple[Captioned, dict[str, Any]]) -> None:
     """Words are unit vectors here, so a caption counts its words: a noun or "thing", and none that the image lacks."""
     found = data[0]
-    words = torch.nn.Embedding.from_pretrained(torch.eye(len(WORDS)))
+    words = torch.nn.Embedding.from_pretrained(torch.eye(len(found.words)))
     rows = torch.arange(len(found)).repeat(40)
     bag = captions(words, found, rows, KEY.generator())
-    first = WORDS.index(NOUNS[0])
-    noun, thing, empty = bag[:, first : first + len(NOUNS)], bag[:, WORDS.index("thing")], bag[:, WORDS.index("")]
+    first = found.words.index(NOUNS[0])
+    noun, thing = bag[:, first : first + len(NOUNS)], bag[:, found.words.index("thing")]
+    empty = bag[:, found.words.index("")]
     styles = bag[:, first + len(NOUNS) : first + len(NOUNS) + len(STYLES)]
     kind = bag[:, first + len(NOUNS) + len(STYLES) :]
     assert torch.equal(noun.sum(1) + thing + empty, torch.ones(len(bag)))
@@ -121,19 +126,57 @@ def test_a_caption_is_a_sum_of_its_words(data: tuple[Captioned, dict[str, str]])
 
 
 # ---------------------------------------------------------------- training
+def written(folder: Path, weights: bytes, card: dict[str, Any]) -> BuiltIn:
+    (folder / WEIGHTS).write_bytes(weights)
+    (folder / CARD).write_text(json.dumps(card))
+    return load(folder)
+
+
 def test_three_steps_give_the_same_bytes_again_and_others_with_another_seed(
-    data: tuple[Captioned, dict[str, str]], tmp_path: Path
+    data: tuple[Captioned, dict[str, Any]], tmp_path: Path
 ) -> None:
     before = torch.random.get_rng_state()
     first, again, other = (train(*data, seed, TINY) for seed in (7, 7, 8))
-    assert first.weights == again.weights
-    assert first.weights != other.weights
+    assert first[0] == again[0] != other[0]
     assert torch.equal(torch.random.get_rng_state(), before)
-    for name, content in first.files().items():
-        (tmp_path / name).write_bytes(content)
-    prior = load(tmp_path)
-    assert prior.sha256 == first.card["sha256"]
-    torch.testing.assert_close(prior.networks.words.weight, first.networks.words.weight, atol=1e-3, rtol=1e-3)
+    assert written(tmp_path, *first).sha256 == first[1]["sha256"]
+
+
+# ---------------------------------------------------------------- pictures in colour
+@pytest.mark.seconds
+def test_a_prior_of_pictures_is_trained_in_the_latents_of_a_given_autoencoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after two of three steps it goes on to the same bytes; the autoencoder stays as it was."""
+    monkeypatch.setattr("unskew.priors.train.EVERY", 2)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (60, 16, 16, 3), np.uint8), np.arange(60) % 3
+    x[0, 0, 0], x[0, 0, 1] = 0, 255
+    np.savez(tmp_path / "cifar100.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9], classes=["oak", "cat", "bus"])
+    halves = torch.nn.ModuleDict({"encoder": taesd.encoder(), "decoder": taesd.decoder()}).half().state_dict()
+    file, state = tmp_path / "taef2.npz", tmp_path / "training.safetensors"
+    np.savez(file, **{name: t.numpy() for name, t in halves.items()})
+    found, about = pictures("cifar100", tmp_path, KEY)
+    assert found.nouns == ("oak", "cat", "bus")
+    assert torch.equal(found.images[:60], torch.from_numpy(x).movedim(3, 1))
+    assert torch.equal(found.images[60:], found.images[:60].flip(3))
+
+    def trained(steps: int, going_on: Path | None) -> tuple[bytes, dict[str, Any]]:
+        small = PriorTraining(denoiser_steps=steps, denoiser_batch=2)
+        return train(found, about, 7, small, autoencoder=file, state=going_on)
+
+    whole = trained(3, state)
+    assert trained(3, state)[0] == whole[0]
+    with pytest.raises(ConfigError, match="images in colour need the file"):
+        train(found, about, 7, TINY)
+    prior = written(tmp_path, *whole)
+    assert (prior.image_shape, prior.latent_shape) == ((3, 16, 16), (32, 2, 2))
+    torch.testing.assert_close(prior.networks.encoder[0].weight, halves["encoder.0.weight"].float())
+    assert prior.sample(prior.start()[None], 2, KEY, steps=2).shape == (1, 2, 3, 16, 16)
+    halves.popitem()
+    np.savez(file, **{name: t.numpy() for name, t in halves.items()})
+    with pytest.raises(DataError, match="does not hold the weights"):
+        trained(1, None)
 
 
 # ---------------------------------------------------------------- commands
@@ -145,13 +188,13 @@ def test_the_command_trains_writes_and_shows(
 
     monkeypatch.setattr(drawn.public, "__defaults__", (Sizes(glyphs=10),))
     out = tmp_path / "mine"
-    command.train(out, folder, 0, 2, 2, False)
+    command.train(out, folder, 0, autoencoder_steps=2, denoiser_steps=2, quiet=False)
     assert "SHA-256" in capsys.readouterr().err
     assert sorted(p.name for p in out.iterdir()) == ["builtin.json", "builtin.safetensors"]
     command.show(out, False)
     assert "rebuild: unskew prior train --seed 0" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="holds a prior already"):
-        command.train(out, folder, 0, 1, 1, True)
+        command.train(out, folder, 0, quiet=True)
     (out / "builtin.safetensors").write_bytes(b"half")
     with pytest.raises(DataError, match="vouches"):
         command.show(out, True)

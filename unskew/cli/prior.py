@@ -17,16 +17,19 @@ def train(
     out: Annotated[Path, typer.Option(help="The folder to write; it must not hold a prior yet.")] = Path("prior"),
     data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    images: Annotated[str | None, typer.Option(help="Images in colour to train on instead, as in npz:FILE.")] = None,
+    autoencoder: Annotated[Path | None, typer.Option(help="Weights of TAESD's taef2 (npz), for --images.")] = None,
     autoencoder_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     denoiser_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the built-in prior from public data, on one thread: half an hour.
 
-    Weights and card are written when it is done, whole or not at all.  The same
-    seed, data, versions and processor give the same file to the byte.
+    Weights and card are written when it is done; what was stopped goes on.  The
+    same seed, data, versions and processor give the same file to the byte.
 
     [dim]unskew prior train --out my-prior --data-dir data[/]
+    [dim]unskew prior train --images npz:public.npz --autoencoder taef2.npz[/]
     """
     from dataclasses import replace
 
@@ -35,7 +38,7 @@ def train(
     from unskew.files import write_atomically
     from unskew.keys import Key
     from unskew.priors.builtin import CARD, WEIGHTS
-    from unskew.priors.public import public
+    from unskew.priors.public import pictures, public
     from unskew.priors.train import PriorTraining
     from unskew.priors.train import train as trained
 
@@ -51,12 +54,13 @@ def train(
     say = silent if quiet else tell
     torch.set_num_threads(1)  # how sums are rounded depends on it
     say("reading and drawing the public images")
-    data, hashes = public(data_dir, Key(seed) / "prior" / "public")
-    result = trained(data, hashes, seed, training, say)
-    for name, content in result.files().items():
-        write_atomically(out / name, content)
-    digest = result.card["sha256"][:16]
-    say(f"{out}: {len(result.weights):,} bytes, SHA-256 {digest}...; use it with prior = {str(out)!r}")
+    key, state = Key(seed) / "prior" / "public", out / "training.safetensors"
+    data, about = public(data_dir, key) if images is None else pictures(images, data_dir, key)
+    weights, card = trained(data, about, seed, training, say, autoencoder, state)
+    write_atomically(out / WEIGHTS, weights)
+    write_atomically(out / CARD, json.dumps(card, indent=1) + "\n")
+    state.unlink(missing_ok=True)
+    say(f"{out}: {len(weights):,} bytes, SHA-256 {card['sha256'][:16]}...; use it with prior = {str(out)!r}")
 
 
 @prior.command()

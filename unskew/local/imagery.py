@@ -15,7 +15,7 @@ from unskew import priors
 from unskew.data.rows import ByteImages, extremes
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.priors import Inversion, Prior
+from unskew.priors import Prior
 
 Levels = tuple[tuple[float, float], ...]
 
@@ -129,7 +129,7 @@ class TaskImagery:
         self, clusters: Sequence[Tensor], key: Key, *, steps: int, batch_size: int, lr: float | None = None
     ) -> Tensor:
         """The embedding of each cluster of latents, (K, width), on the CPU."""
-        return priors.invert(self.prior, clusters, key, config=Inversion(steps, batch_size, lr)).float()
+        return priors.invert(self.prior, clusters, key, steps, batch_size, lr).float()
 
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None

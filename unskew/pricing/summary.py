@@ -65,9 +65,7 @@ class CostSummary:
 
 
 def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
-    """Means over seeds of the costs of a run's methods and of reaching a target.
-
-    In an unfinished run only the seeds that came as far as the furthest of their method count.
+    """Means over seeds of the costs of a run's methods and of reaching a target; if unfinished, over those furthest.
 
     Raises:
         ConfigError: If the target is not valid (`targets`).
@@ -83,9 +81,10 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
     first = {} if target is None else reached(run, targets(run, target))
     totals = summed(costs)
     until = summed(c for c in costs if c.round <= (first.get((c.method, c.seed)) or 0))
-    furthest = _furthest(run, costs)
+    last = 0 if run.finished else max((total.round for total in totals.values()), default=0)
     for method in dict.fromkeys(t.method for t in run.trainings):
-        seeds = [t.seed for t in run.trainings if t.method == method and (method, t.seed) in furthest]
+        cells = [(method, t.seed) for t in run.trainings if t.method == method]
+        seeds = [s for m, s in cells if not last or ((m, s) in totals and totals[m, s].round == last)]
         series = {s: run.curves[method, s] for s in seeds if run.curves[method, s]}
         add(method, [{run.headline.name: curve[max(curve)]} for curve in series.values()])
         add(method, [measures(totals[method, s]) for s in seeds if (method, s) in totals])
@@ -105,25 +104,10 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
     return CostSummary(tuple(rows), tuple(notes))
 
 
-def _furthest(run: RecordedRun, costs: Sequence[Cost]) -> set[tuple[str, int]]:
-    """The cells that count: all of them in a finished run; otherwise, for each method, those that came furthest."""
-    cells = {(t.method, t.seed) for t in run.trainings}
-    if run.finished:
-        return cells
-    rounds = {cell: max(run.curves.get(cell, ()), default=0) for cell in cells}
-    for c in costs:
-        rounds[c.method, c.seed] = max(rounds[c.method, c.seed], c.round)
-    last = {method: max(rounds[m, s] for m, s in cells if m == method) for method, _ in cells}
-    return {cell for cell in cells if rounds[cell] == last[cell[0]] > 0}
-
-
 def _notes(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
     notes = []
     if not run.finished:
-        notes.append(
-            f"{run.folder} is not finished: these are its costs so far, over the seeds that came as far as the "
-            "furthest of their method"
-        )
+        notes.append(f"{run.folder} is not finished: these are its costs so far, over what came furthest")
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
         notes.append(

@@ -11,14 +11,13 @@ import torch
 
 from unskew.data.places import require_allowed
 from unskew.errors import ConfigError
-from unskew.priors.prior import Inversion, Prior, distances, fitted, how_fitted, invert
+from unskew.priors.prior import Prior, distances, fitted, how_fitted, invert
 from unskew.references import makes
 from unskew.registry import Registry
 
 __all__ = [
     "BUILT_IN",
     "PRIORS",
-    "Inversion",
     "Prior",
     "check",
     "distances",
@@ -107,10 +106,7 @@ def _entry(source: str) -> str:
         return source
     if source.startswith("hub:"):
         return HUB
-    from unskew.priors.diffusers import PICKLES
-
-    place = Path(source)  # a pickle is refused as one, wherever it lies
-    return FOLDER if os.sep in source or place.suffix in PICKLES or place.exists() else source
+    return FOLDER if os.sep in source or Path(source).exists() else source
 
 
 def _in_folder(source: str, device: torch.device | str, **options: int) -> Prior:

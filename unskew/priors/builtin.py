@@ -20,7 +20,6 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,8 @@ from torch import Tensor, nn
 from unskew.errors import DataError
 from unskew.files import user_path
 from unskew.keys import Key
-from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
+from unskew.priors import taesd
+from unskew.priors.prior import Denoising, fitted, noised, squared_error
 
 STEPS = 1000
 IMAGE = (1, 32, 32)
@@ -136,13 +136,15 @@ class Attend(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """The noise in a latent, given time and prompt: residual blocks at 8 x 8 and 4 x 4 with attention between."""
+    """The noise in a latent, given time and prompt: residual blocks at its size and half of it, attention between."""
 
-    def __init__(self, wide: int = 32, deep: int = 64, condition: int = 128) -> None:
+    def __init__(self, channels: int = LATENT[0], condition: int = 128) -> None:
         super().__init__()
+        wide = max(32, 2 * channels)
+        deep = 2 * wide
         self.time = nn.Sequential(nn.Linear(64, condition), nn.SiLU(), nn.Linear(condition, condition))
         self.prompt = nn.Linear(WIDTH, condition)
-        self.enter = nn.Conv2d(LATENT[0], wide, 3, 1, 1)
+        self.enter = nn.Conv2d(channels, wide, 3, 1, 1)
         self.down, self.down_attend = Block(wide, wide, condition), Attend(wide)
         self.shrink = nn.Conv2d(wide, deep, 3, 2, 1)
         self.middle = nn.ModuleList(Block(deep, deep, condition) for _ in range(3))
@@ -150,11 +152,11 @@ class Denoiser(nn.Module):
         self.grow = nn.Conv2d(deep, wide, 3, 1, 1)
         self.up, self.up_attend = Block(2 * wide, wide, condition), Attend(wide)
         self.last = Block(wide, wide, condition)
-        self.norm, self.leave = nn.GroupNorm(8, wide), nn.Conv2d(wide, LATENT[0], 3, 1, 1)
+        self.norm, self.leave = nn.GroupNorm(8, wide), nn.Conv2d(wide, channels, 3, 1, 1)
         nn.init.zeros_(self.leave.weight)
 
     def forward(self, z: Tensor, times: Tensor, tokens: Tensor) -> Tensor:
-        """Noisy latents (N, 4, 8, 8), times (N,) in 0 .. STEPS-1 and tokens (N, 2, WIDTH) to noise (N, 4, 8, 8)."""
+        """Noisy latents (N, C, H, W), times (N,) in 0 .. STEPS-1 and tokens (N, 2, WIDTH) to noise (N, C, H, W)."""
         c = F.silu(self.time(waves(times)) + self.prompt(tokens[:, -1]))
         h = self.enter(z)
         wide = h = self.down_attend(self.down(h, c), tokens)
@@ -178,65 +180,71 @@ def waves(times: Tensor) -> Tensor:
 class Networks(nn.Module):
     """Everything that is trained and stored: both halves of the autoencoder, denoiser, words, scaling of latents.
 
-    `mean` and `std` (4, 1, 1) standardise latents; `reach` bounds them, (): no public image has a larger one.
+    Colour images have the pretrained autoencoder of `unskew.priors.taesd`.  `mean` and `std` (C, 1, 1) standardise
+    latents; `reach` bounds them, (): no public image has a larger one.
     """
 
-    def __init__(self, words: int) -> None:
+    def __init__(self, words: int, image_shape: tuple[int, int, int] = IMAGE) -> None:
         super().__init__()
-        self.encoder, self.decoder, self.denoiser = encoder(), decoder(), Denoiser()
+        colour, h, w = image_shape[0] == 3, *image_shape[1:]
+        self.image_shape = image_shape
+        self.latent_shape = (taesd.CHANNELS, h // taesd.FACTOR, w // taesd.FACTOR) if colour else LATENT
+        channels = self.latent_shape[0]
+        self.encoder, self.decoder = (taesd.encoder(), taesd.decoder()) if colour else (encoder(), decoder())
+        self.denoiser = Denoiser(channels)
         self.words = nn.Embedding(words, WIDTH)
         nn.init.normal_(self.words.weight, std=0.3)
         self.mean: Tensor
         self.std: Tensor
         self.reach: Tensor
-        self.register_buffer("mean", torch.zeros(LATENT[0], 1, 1))
-        self.register_buffer("std", torch.ones(LATENT[0], 1, 1))
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("std", torch.ones(channels, 1, 1))
         self.register_buffer("reach", torch.tensor(5.0))
 
 
 # ---------------------------------------------------------------- the prior
 @dataclass(frozen=True, eq=False)
-class BuiltIn:
+class BuiltIn(Denoising):
     """The built-in model as a `unskew.priors.Prior`; `load` makes one.
 
     Attributes:
         networks: Networks in evaluation mode, frozen.
         words: Words of the table, in the order of its rows.
         sha256: SHA-256 of the file they were read from.
+        alpha_bar: abar, (times,).
+        reach: Bound of latents.
     """
 
     networks: Networks
     words: tuple[str, ...]
     sha256: str
+    image_shape: tuple[int, int, int]
+    latent_shape: tuple[int, int, int]
+    alpha_bar: Tensor
+    reach: float
     name: str = "built-in"
     width: int = WIDTH
-    latent_shape: tuple[int, int, int] = LATENT
-    image_shape: tuple[int, int, int] = IMAGE
     times: int = STEPS
     lr: float = 0.1
     at_once: int = 1024
+    guidance: float = 1.5
+    steps: int = 20
 
     @property
     def device(self) -> torch.device:
         """Device that it computes on."""
         return self.networks.words.weight.device
 
-    @cached_property
-    def _alpha_bar(self) -> Tensor:
-        return alpha_bar().to(self.device)
-
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Standardised latents (N, 4, 8, 8) of images (N, C, H, W) in [0, 1]; see `fitted` for other shapes."""
-        images = fitted(images, self.image_shape)
-        parts = [
-            self.networks.encoder(part.to(self.device))[:, : LATENT[0]] for part in torch.split(images, self.at_once)
-        ]
+        """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1]; see `fitted` for other shapes."""
+        images, channels = fitted(images, self.image_shape), self.latent_shape[0]
+        parts = [self.networks.encoder(x.to(self.device))[:, :channels] for x in torch.split(images, self.at_once)]
         return (torch.cat(parts) - self.networks.mean) / self.networks.std
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Images (N, 1, 32, 32) in [0, 1] of standardised latents."""
+        """Images (N, *image_shape) in [0, 1] of standardised latents."""
         raw = latents.to(self.device) * self.networks.std + self.networks.mean
         return torch.cat([self.networks.decoder(part) for part in torch.split(raw, self.at_once)]).clamp(0, 1)
 
@@ -245,36 +253,12 @@ class BuiltIn:
         row = self.words.index(noun if noun in self.words and noun not in (PHOTO, NULL) else THING)
         return self.networks.words.weight[row].clone()
 
-    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        """Noise in latents (K, b, 4, 8, 8) at times (b,) under each of K embeddings, (K, b, 4, 8, 8)."""
-        k, b = latents.shape[:2]
-        v = embeddings.repeat_interleave(b, dim=0)
-        return self._denoised(latents.flatten(0, 1), v, times.repeat(k)).reshape(latents.shape)
-
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
         """Mean squared error of the predicted noise, (K,)."""
-        return squared_error(self.predict(noised(latents, noise, self._alpha_bar[times]), embeddings, times), noise)
+        return squared_error(self.predict(noised(latents, noise, self.alpha_bar[times]), embeddings, times), noise)
 
-    def sample(
-        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
-    ) -> Tensor:
-        """`count` images of each embedding, (K, count, 1, 32, 32) in [0, 1]; guidance 1.5 and 20 steps by default."""
-        embeddings = checked_embeddings(embeddings, self.width).to(self.device)
-        latents = ddim(
-            self._denoised,
-            embeddings,
-            self.latent_shape,
-            self._alpha_bar,
-            count,
-            key,
-            guidance=1.5 if guidance is None else guidance,
-            steps=20 if steps is None else steps,
-            reach=float(self.networks.reach),
-            at_once=self.at_once,
-        )
-        return self.decode(latents.flatten(0, 1)).reshape(len(embeddings), count, *self.image_shape)
-
-    def _denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+    def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        """Noise in latents under embeddings, or the empty prompt."""
         row = self.networks.words.weight
         if v is None:
             v = row[self.words.index(NULL)].expand(len(z), -1)
@@ -291,8 +275,7 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
         DataError: If the weights or their card are missing, or the weights are not those the card names.
     """
     place = Path(__file__).parent / "weights" if folder is None else user_path(folder)
-    card = read_card(place)
-    file = place / WEIGHTS
+    card, file = read_card(place), place / WEIGHTS
     again = "install unskew again" if folder is None else "write both again with unskew prior train"
     try:
         content = file.read_bytes()
@@ -310,16 +293,15 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         words = tuple(json.loads(header["__metadata__"]["words"]))
         with Key(0).ambient():
-            networks = Networks(len(words))
+            networks = Networks(len(words), tuple(card.get("image", IMAGE)))
         networks.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file} does not hold this version's built-in prior: {reason}; {again}") from None
-    lacking = {PHOTO, NULL, THING} - set(words)
-    if lacking or not all(bool(t.isfinite().all()) for t in tensors.values()):
-        what = f"it lacks the words {sorted(lacking)}" if lacking else "a weight is NaN or infinite"
-        raise DataError(f"{file} does not hold this version's built-in prior: {what}; {again}")
-    return BuiltIn(networks.eval().requires_grad_(False).to(device), words, digest)
+    networks = networks.eval().requires_grad_(False).to(device)
+    shapes, reach = (networks.image_shape, networks.latent_shape), float(networks.reach)
+    at_once = 1024 if networks.image_shape[0] == 1 else 128
+    return BuiltIn(networks, words, digest, *shapes, alpha_bar().to(device), reach, at_once=at_once)
 
 
 def read_card(folder: Path | None = None) -> dict[str, Any]:
@@ -330,9 +312,8 @@ def read_card(folder: Path | None = None) -> dict[str, Any]:
     """
     file = (Path(__file__).parent / "weights" if folder is None else folder) / CARD
     try:
-        card = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"the prior's card {file} cannot be read: {error}; unskew prior train writes one") from None
-    if not isinstance(card, dict) or not isinstance(card.get("sha256"), str):
-        raise DataError(f"{file} is not the card of a prior: it names no sha256; unskew prior train writes one")
+        card: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        str(card["sha256"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise DataError(f"the prior's card {file} cannot be read: {error!r}; unskew prior train writes one") from None
     return card

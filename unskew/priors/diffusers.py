@@ -16,9 +16,9 @@ Not tried  Published weights, and half precision on a GPU: neither was available
 """
 
 import importlib
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import io
+from collections.abc import Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,16 @@ from torch import Tensor
 
 from unskew.errors import ConfigError, DataError
 from unskew.files import user_path
-from unskew.keys import Key
-from unskew.priors.prior import checked_embeddings, ddim, fitted, noised, squared_error
+from unskew.priors.prior import Denoising, fitted, noised, squared_error
 
 INSTALL = "pip install 'unskew[diffusion]'"
 PROMPT, THING = "a photo of", "thing"
 
-PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 _PARTS = ("unet", "vae", "text_encoder")
 
 
 def load(
-    source: str | Path,
-    device: torch.device | str = "cpu",
-    tokens: int = 1,
-    size: int | None = None,
-    at_once: int = 16,
+    source: str | Path, device: torch.device | str = "cpu", tokens: int = 1, size: int | None = None
 ) -> "Diffusers":
     """A Stable Diffusion pipeline as a prior: half precision and sliced attention on a GPU, float32 on a CPU.
 
@@ -53,24 +47,22 @@ def load(
         device: Device that it computes on.
         tokens: Tokens of an embedding, L.
         size: Height and width of images, a multiple of the autoencoder's factor; None is the pipeline's own.
-        at_once: Largest number of latents to pass through the denoiser together.
 
     Raises:
-        ConfigError: If the extra is not installed, the source is not a Stable Diffusion pipeline, has weights as
-            pickles only, or `size` does not fit.
-        DataError: If there is nothing at that place, or it cannot be read.
+        ConfigError: If the extra is not installed, the source is another pipeline, or `size` does not fit.
+        DataError: If there is nothing at that place, it has no weights in safetensors, or it cannot be read.
     """
     name = str(source)
     from_hub = name.startswith("hub:")
     place = name.removeprefix("hub:")
     if not from_hub:
         place = str(user_path(place))
-        _look(Path(place))
     kind = _diffusers().StableDiffusionPipeline
     device = torch.device(device)
     dtype = torch.float32 if device.type == "cpu" else torch.float16
     options = {"local_files_only": not from_hub}
-    with _quiet():
+    # Bars and warnings of both libraries: their errors say everything that matters.
+    with redirect_stderr(io.StringIO()):
         try:
             _check_index(name, kind.load_config(place, **options))
             pipeline = kind.from_pretrained(
@@ -90,10 +82,10 @@ def load(
                 f"{name} cannot be loaded as a Stable Diffusion pipeline: {why}; give a folder that "
                 "diffusers saved with safetensors, or hub:OWNER/NAME"
             ) from None
-    return _prior(pipeline, name, device, tokens, size, at_once)
+    return _prior(pipeline, name, device, tokens, size)
 
 
-def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: int | None, at_once: int) -> "Diffusers":
+def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: int | None) -> "Diffusers":
     predicts = pipeline.scheduler.config.get("prediction_type", "epsilon")
     if predicts not in ("epsilon", "v_prediction"):
         raise ConfigError(f"{name} predicts {predicts!r}; a prior must predict noise (epsilon) or velocity")
@@ -118,7 +110,6 @@ def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: in
         latent_shape=(pipeline.unet.config.in_channels, side // factor, side // factor),
         image_shape=(pipeline.vae.config.in_channels, side, side),
         times=pipeline.scheduler.config.num_train_timesteps,
-        at_once=at_once,
         tokens=tokens,
         velocity=predicts == "v_prediction",
         alpha_bar=pipeline.scheduler.alphas_cumprod.float().to(device),
@@ -128,7 +119,7 @@ def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: in
 
 
 @dataclass(frozen=True, eq=False)
-class Diffusers:
+class Diffusers(Denoising):
     """A Stable Diffusion pipeline as a `unskew.priors.Prior`; `load` makes one.
 
     Attributes:
@@ -146,13 +137,16 @@ class Diffusers:
     latent_shape: tuple[int, int, int]
     image_shape: tuple[int, int, int]
     times: int
-    at_once: int
     tokens: int
     velocity: bool
     alpha_bar: Tensor = field(repr=False)
     photo: Tensor = field(repr=False)
     empty: Tensor = field(repr=False)
     lr: float = 0.02
+    at_once: int = 16
+    guidance: float = 7.5
+    steps: int = 50
+    reach: None = None  # real latents are not within [-1, 1]: a scheduler with clip_sample would cut them
 
     @property
     def device(self) -> torch.device:
@@ -182,12 +176,6 @@ class Diffusers:
         words = _text(self.pipeline, noun or THING)[1 : 1 + len(ids)]
         return words.float().mean(0).repeat(self.tokens)
 
-    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        """Noise in latents (K, b, ...) at times (b,) under embeddings (K, width), shaped as latents."""
-        k, b = latents.shape[:2]
-        v, at = embeddings.repeat_interleave(b, dim=0), times.repeat(k)
-        return self._noise(latents.flatten(0, 1), v, at).reshape(latents.shape)
-
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
         """Mean squared error of the denoiser's prediction, (K,)."""
         k, b = latents.shape[:2]
@@ -199,26 +187,6 @@ class Diffusers:
             return squared_error(output, noise)
         a = abar[:, None, None, None]
         return squared_error(output, a.sqrt() * noise - (1 - a).sqrt() * latents)
-
-    def sample(
-        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
-    ) -> Tensor:
-        """`count` images of each embedding, (K, count, *image_shape) in [0, 1]; guidance 7.5, 50 steps by default."""
-        embeddings = checked_embeddings(embeddings, self.width).to(self.device).float()
-        latents = ddim(
-            self._noise,
-            embeddings,
-            self.latent_shape,
-            self.alpha_bar,
-            count,
-            key,
-            guidance=7.5 if guidance is None else guidance,
-            steps=50 if steps is None else steps,
-            # Real latents are not within [-1, 1]: a scheduler with clip_sample would cut them.
-            reach=None,
-            at_once=self.at_once,
-        )
-        return self.decode(latents.flatten(0, 1)).reshape(len(embeddings), count, *self.image_shape)
 
     @property
     def _scale(self) -> float:
@@ -236,7 +204,8 @@ class Diffusers:
         output: Tensor = self.pipeline.unet(z.to(condition.dtype), times, encoder_hidden_states=condition).sample
         return output.float()
 
-    def _noise(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+    def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        """Noise in latents under embeddings, or the empty prompt."""
         output = self._output(z, self._condition(v, len(z)), times)
         if not self.velocity:
             return output
@@ -251,35 +220,6 @@ def _diffusers() -> Any:
         return importlib.import_module("diffusers")
     except ImportError as error:
         raise ConfigError(f"a Stable Diffusion prior needs diffusers and transformers ({error}): {INSTALL}") from None
-
-
-def _look(folder: Path) -> None:
-    """Refuse a folder that is certainly not a safetensors pipeline, before anything is imported or opened."""
-    if folder.suffix in PICKLES:
-        raise ConfigError(
-            f"{folder} is a pickle, which can run code, and is not loaded; convert it to a folder of safetensors with "
-            "diffusers on a machine you can spare"
-        )
-    if not (folder / "model_index.json").is_file():
-        raise DataError(
-            f"{folder} is not the folder of a pipeline: it has no model_index.json; give a folder that diffusers "
-            "saved, or hub:OWNER/NAME"
-        )
-    try:
-        index = json.loads((folder / "model_index.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / 'model_index.json'} cannot be read: {error}") from None
-    _check_index(str(folder), index)
-    for part in _PARTS:
-        files = sorted(p.name for p in (folder / part).glob("*") if p.is_file())
-        if not any(f.endswith(".safetensors") for f in files):
-            pickles = [f for f in files if f.endswith(PICKLES)]
-            if pickles:
-                raise ConfigError(
-                    f"{folder / part / pickles[0]} is a pickle, which can run code when it is opened, and is not "
-                    "loaded; save the pipeline again with safe_serialization=True"
-                )
-            raise DataError(f"{folder / part} holds no weights (*.safetensors)")
 
 
 def _variant(folder: Path) -> str | None:
@@ -312,19 +252,3 @@ def _text(pipeline: Any, text: str) -> Tensor:
     ).input_ids
     encoded: Tensor = encoder(ids.to(encoder.device))[0][0]
     return encoded
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence both libraries while a pipeline is read: their errors say everything that matters."""
-    logs = [importlib.import_module(f"{library}.utils.logging") for library in ("diffusers", "transformers")]
-    levels = [log.get_verbosity() for log in logs]
-    for log in logs:
-        log.set_verbosity_error()
-        log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.set_verbosity(level)
-            log.enable_progress_bar()

@@ -22,13 +22,11 @@ FedDistr's alignment measures.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
 from torch import Tensor
 
 from unskew.errors import DataError, DivergedError
@@ -115,22 +113,9 @@ BETAS, AVERAGE = (0.9, 0.99), 0.25
 """Decay rates of Adam's moving means, and the share of an inversion's steps, the last, whose mean is the result."""
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """Settings of the optimisation that learns embeddings.
-
-    Attributes:
-        steps: Steps of Adam.
-        batch_size: Images of each cluster in a step.
-        lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
-    """
-
-    steps: Annotated[int, Ge(1)] = 100
-    batch_size: Annotated[int, Ge(1)] = 8
-    lr: Annotated[float, Gt(0.0)] | None = None
-
-
-def invert(prior: Prior, clusters: Sequence[Tensor], key: Key, config: Inversion = Inversion()) -> Tensor:
+def invert(
+    prior: Prior, clusters: Sequence[Tensor], key: Key, steps: int = 100, batch_size: int = 8, lr: float | None = None
+) -> Tensor:
     """Learn an embedding for each cluster of latents, all clusters in one batch; (K, width), on the CPU.
 
     Up to rounding, a cluster's embedding depends only on its own latents, the key and the configuration, not on the
@@ -140,27 +125,26 @@ def invert(prior: Prior, clusters: Sequence[Tensor], key: Key, config: Inversion
         prior: The prior; its weights stay as they are.
         clusters: Latents of each cluster, (n_k, *latent_shape); clusters of several clients may be mixed.
         key: Source of times and noise; it must be the same on all clients.
-        config: Settings of the optimisation.
+        steps: Steps of Adam.
+        batch_size: Images of each cluster in a step.
+        lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
 
     Raises:
-        DataError: If a cluster is empty, has another shape or a value that is not finite.
         DivergedError: If an embedding became NaN or infinite; says which cluster.
     """
-    for k, cluster in enumerate(clusters):
-        _check_cluster(prior, k, cluster)
     if not clusters:
         return torch.empty(0, prior.width)
     start = checked_embeddings(prior.start()[None], prior.width, "the start embedding")
     held = [cluster.to(prior.device) for cluster in clusters]
     v = start.to(prior.device).float().repeat(len(held), 1).requires_grad_()
-    lr = prior.lr if config.lr is None else config.lr
+    lr = prior.lr if lr is None else lr
     adam = torch.optim.Adam([v], lr, BETAS)
-    group = max(1, prior.at_once // config.batch_size)
-    scale = config.batch_size * math.prod(prior.latent_shape)
+    group = max(1, prior.at_once // batch_size)
+    scale = batch_size * math.prod(prior.latent_shape)
     mean, counted = torch.zeros_like(v), 0
-    for s in range(config.steps):
-        adam.param_groups[0]["lr"] = lr * _rate(s / config.steps)
-        times, noise, places = _draw(prior, key / s, config.batch_size)
+    for s in range(steps):
+        adam.param_groups[0]["lr"] = lr * _rate(s / steps)
+        times, noise, places = _draw(prior, key / s, batch_size)
         gradients = []
         for some in torch.split(torch.arange(len(held)), group):
             z = torch.stack([held[k][(places * len(held[k])).long()] for k in some.tolist()])
@@ -170,27 +154,17 @@ def invert(prior: Prior, clusters: Sequence[Tensor], key: Key, config: Inversion
             gradients.append(torch.autograd.grad(loss * scale, [part])[0] / scale)
         v.grad = torch.cat(gradients)
         adam.step()
-        if s >= config.steps - math.ceil(AVERAGE * config.steps):
+        if s >= steps - math.ceil(AVERAGE * steps):
             mean += v.detach()
             counted += 1
     embeddings = (mean / counted).cpu()
     wrong = (~embeddings.isfinite().all(1)).nonzero()[:, 0]
     if len(wrong):
         raise DivergedError(
-            f"the embedding of cluster {int(wrong[0])} became NaN or infinite in {config.steps} steps at learning rate "
+            f"the embedding of cluster {int(wrong[0])} became NaN or infinite in {steps} steps at learning rate "
             f"{lr:g}; lower lr"
         )
     return embeddings
-
-
-def _check_cluster(prior: Prior, k: int, cluster: Tensor) -> None:
-    if cluster.ndim != 4 or tuple(cluster.shape[1:]) != prior.latent_shape or len(cluster) == 0:
-        raise DataError(
-            f"cluster {k} must hold latents (n, {', '.join(map(str, prior.latent_shape))}) of the prior {prior.name}, "
-            f"n >= 1, got shape {tuple(cluster.shape)}"
-        )
-    if not bool(cluster.isfinite().all()):
-        raise DataError(f"cluster {k} has a latent that is NaN or infinite; look at the images it was made of")
 
 
 def _rate(done: float) -> float:
@@ -276,12 +250,7 @@ def ddim(
         steps: Number of steps, 1 .. T.
         reach: Bound to which |z0| is clipped; None does not clip.
         at_once: Largest number of latents in one call.
-
-    Raises:
-        DataError: If count or steps are out of range.
     """
-    if count < 1 or not 1 <= steps <= len(alpha_bar):
-        raise DataError(f"sampling needs count >= 1 and steps in 1..{len(alpha_bar)}, got {count} and {steps}")
     device = embeddings.device
     z = torch.stack(
         [torch.randn(count, *latent_shape, generator=(key / k).generator()) for k in range(len(embeddings))]
@@ -306,6 +275,29 @@ def ddim(
             z_t = z0 if s < 0 else alpha_bar[s].sqrt() * z0 + (1 - alpha_bar[s]).sqrt() * e
         out.append(z_t)
     return torch.cat(out).reshape(len(embeddings), count, *latent_shape)
+
+
+class Denoising:
+    """Prediction and sampling of a prior that predicts noise; its attributes are those of `ddim`, `steps` its default.
+
+    `denoised(z, v, times)` is the noise in latents (n, ...) under embeddings (n, width) or, of None, the empty prompt.
+    """
+
+    def predict(self: Any, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
+        """Noise in latents (K, b, *latent_shape) at times (b,) under each of K embeddings, shaped as these."""
+        k, b = latents.shape[:2]
+        noise: Tensor = self.denoised(latents.flatten(0, 1), embeddings.repeat_interleave(b, dim=0), times.repeat(k))
+        return noise.reshape(latents.shape)
+
+    def sample(
+        self: Any, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
+    ) -> Tensor:
+        """`count` images of each embedding, (K, count, *image_shape) in [0, 1]."""
+        embeddings = checked_embeddings(embeddings, self.width).to(self.device).float()
+        guidance, steps = self.guidance if guidance is None else guidance, self.steps if steps is None else steps
+        made = (embeddings, self.latent_shape, self.alpha_bar, count, key, guidance, steps, self.reach, self.at_once)
+        images: Tensor = self.decode(ddim(self.denoised, *made).flatten(0, 1))
+        return images.reshape(len(embeddings), count, *self.image_shape)
 
 
 # ---------------------------------------------------------------- checks of inputs
@@ -366,13 +358,11 @@ def fitted(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     32 keep their pixels in both directions.
 
     Raises:
-        DataError: If the images have another shape, a value outside [0, 1] or not finite, or integers.
+        DataError: If the images have another shape, or a value outside [0, 1] or not finite.
     """
     if images.ndim != 4:
         raise DataError(f"images must have shape (N, C, H, W), got {tuple(images.shape)}")
     how_fitted(tuple(images.shape[1:]), image_shape)
-    if not images.is_floating_point():
-        raise DataError(f"images must be floating numbers in [0, 1], got {images.dtype}; divide by 255")
     if len(images):
         low, high = (float(v) for v in torch.aminmax(images))
         if not (low >= -1e-6 and high <= 1 + 1e-6):

@@ -17,7 +17,9 @@ and a noun that it lacks lies between those that it has.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unskew.data.dataset import Dataset
 from unskew.data.fonts import FACES, font_files
 from unskew.data.rows import as_tensor
 from unskew.data.sources import load
@@ -32,6 +35,7 @@ from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.priors.builtin import IMAGE, NULL, PHOTO, THING
 from unskew.priors.prior import fitted
+from unskew.priors.taesd import FACTOR
 
 _SIDE = IMAGE[1]
 
@@ -48,9 +52,6 @@ STYLES = (
 KINDS = 8
 """Words without a name for each noun."""
 
-WORDS = (PHOTO, NULL, THING, *NOUNS, *STYLES, *(f"{noun} {k}" for noun in NOUNS for k in range(KINDS)))
-"""The table's rows."""
-
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _CHUNK = 4096
 
@@ -60,16 +61,25 @@ class Captioned:
     """Images with captions.
 
     Attributes:
-        images: uint8 (N, 1, 32, 32), light on dark unless inverted.
-        noun: Index into `NOUNS`, (N,).
-        styles: Presence of each of `STYLES` in an image, bool (N, 13).
+        images: uint8 (N, C, H, W); grey ones are light on dark unless inverted.
+        noun: Index into `nouns`, (N,).
+        styles: Presence of each of `named` in an image, bool (N, styles).
         kind: Index among its noun's nameless words, (N,) in 0 .. KINDS-1.
+        nouns, named: Words of the nouns and of the styles.
     """
 
     images: Tensor
     noun: Tensor
     styles: Tensor
     kind: Tensor
+    nouns: tuple[str, ...] = NOUNS
+    named: tuple[str, ...] = STYLES
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The table's rows."""
+        kinds = (f"{noun} {k}" for noun in self.nouns for k in range(KINDS))
+        return (PHOTO, NULL, THING, *self.nouns, *self.named, *kinds)
 
     def __len__(self) -> int:
         return len(self.noun)
@@ -85,8 +95,8 @@ class Sizes:
     glyphs: int = 20_000
 
 
-def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tuple[Captioned, dict[str, str]]:
-    """The public images, and the SHA-256 of the data sets they are made from.
+def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tuple[Captioned, dict[str, Any]]:
+    """The public images, and what a card says of them.
 
     Args:
         data_dir: Folder of mnist and fashion_mnist, as in `unskew.data.sources.load`.
@@ -96,12 +106,12 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
     Raises:
         DataError: As in `load`, or if Matplotlib lacks a font.
     """
-    digits, hash_digits = _unit("mnist", data_dir)
-    fashion, hash_fashion = _unit("fashion_mnist", data_dir)
-    x, y = (t[: sizes.digits] for t in digits)
+    digits, fashion = (load(name, data_dir) for name in ("mnist", "fashion_mnist"))
+    x, items = (_bytes(fitted(_unit(data), IMAGE)) for data in (digits, fashion))
+    x, y = x[: sizes.digits], digits.y_train[: sizes.digits]
     again = torch.randperm(len(x), generator=(key / "again").generator())[: sizes.digits_again]
     garment = torch.tensor(list(GARMENTS))
-    x_even, y_even = fashion[0][::2], fashion[1][::2]
+    x_even, y_even = items[::2], fashion.y_train[::2]
     used = torch.isin(y_even, garment).nonzero()[: sizes.garments, 0]
     x_wear, wear = x_even[used], (y_even[used][:, None] == garment).int().argmax(1)
     changed = torch.rand(len(used), generator=(key / "which garments").generator()) < 0.5
@@ -116,18 +126,48 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
     ]
     images, noun, styles = (torch.cat([getattr(p, field) for p in parts]) for field in ("images", "noun", "styles"))
     captioned = Captioned(images, noun, styles, _kinds(images, noun, key / "kinds"))
-    return captioned, {"mnist": hash_digits, "fashion_mnist": hash_fashion}
+    sources = {
+        "mnist": "training part, and changed copies; CC BY-SA 3.0; Y. LeCun, C. Cortes, C. J. C. Burges",
+        "fashion_mnist": "training part, even indices, without Sandal and Bag; MIT; Zalando SE",
+        "glyphs": "0-9 A-Z a-z in Matplotlib's faces of DejaVu, STIX and Computer Modern; free fonts",
+        "sha256": {"mnist": digits.sha256, "fashion_mnist": fashion.sha256},
+    }
+    return captioned, {
+        "name": "unskew's built-in latent diffusion model",
+        "data": sources,
+        "licence": "CC BY-SA 3.0, as MNIST, on which most of it was trained; the code around it is Apache-2.0",
+        "rebuild": "unskew prior train",
+    }
 
 
-def _unit(name: str, data_dir: Path | str | None) -> tuple[tuple[Tensor, Tensor], str]:
-    """(images uint8 (N, 1, 32, 32), labels (N,)) of a training part, and its hash."""
-    data = load(name, data_dir)
-    x = as_tensor(data.x_train)
-    if data.input_shape != (1, 28, 28):
-        raise DataError(f"{name} must be grey images of 28 x 28 to train the prior, got {data.input_shape}")
-    # `load` standardises by two constants; black and white are among the levels of both sets, so this undoes it.
-    low, high = x.min(), x.max()
-    return (_bytes(fitted((x - low) / (high - low), IMAGE)), data.y_train), data.sha256
+def pictures(source: str, data_dir: Path | str | None, key: Key) -> tuple[Captioned, dict[str, Any]]:
+    """The training images of a data set in colour and their mirror images, a noun for each class; and for the card.
+
+    Raises:
+        DataError: As in `load`, or if they are no images in colour of known black and white.
+    """
+    data = load(source, data_dir)
+    if len(data.input_shape) != 3 or data.input_shape[0] != 3:
+        raise DataError(f"{source} must be images in colour to train a prior on them, got {data.input_shape}")
+    multiple = 2 * FACTOR  # the denoiser halves a latent
+    h, w = (side // multiple * multiple for side in data.input_shape[1:])
+    images = _bytes(fitted(_unit(data), (3, h, w)))
+    both, kind = torch.cat([images, images.flip(3)]), _kinds(images, data.y_train, key / "kinds").repeat(2)
+    styles = torch.zeros(len(kind), 0, dtype=torch.bool)
+    return Captioned(both, data.y_train.repeat(2), styles, kind, data.classes, ()), {
+        "name": f"a latent diffusion model of {source}'s images",
+        "data": {source: "training part, and mirrored", "sha256": {source: data.sha256}},
+        "licence": f"that of {source}'s images; the autoencoder is MIT, O. Boer Bohan",
+        "rebuild": f"unskew prior train --images {source} --autoencoder FILE",
+    }
+
+
+def _unit(data: Dataset) -> Tensor:
+    """Training images in [0, 1]: `load` standardises them."""
+    if data.inputs.levels is None:
+        raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
+    black, white = torch.tensor(data.inputs.levels).T[:, :, None, None]
+    return ((as_tensor(data.x_train) - black) / (white - black)).clamp(0, 1)
 
 
 def _bytes(unit: Tensor) -> Tensor:

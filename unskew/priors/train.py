@@ -16,8 +16,10 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import safetensors.torch
@@ -25,12 +27,15 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from unskew.errors import DivergedError
+from unskew.errors import ConfigError, DivergedError
+from unskew.files import write_atomically
 from unskew.keys import Key
-from unskew.priors.builtin import CARD, LATENT, NULL, PHOTO, STEPS, THING, WEIGHTS, Networks, alpha_bar
-from unskew.priors.public import KINDS, NOUNS, STYLES, WORDS, Captioned
+from unskew.priors import taesd
+from unskew.priors.builtin import NULL, PHOTO, STEPS, THING, Networks, alpha_bar
+from unskew.priors.public import KINDS, Captioned
 
 Say = Callable[[str], None]
+EVERY = 500  # steps after which the state of a training is written
 
 
 @dataclass(frozen=True)
@@ -46,72 +51,62 @@ class PriorTraining:
     average: Annotated[float, Ge(0.0)] = 0.999
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedPrior:
-    """A prior as bytes, its card, and its networks."""
-
-    weights: bytes
-    card: dict[str, Any]
-    networks: Networks
-
-    def files(self) -> dict[str, bytes]:
-        """Contents by file name, in the order in which to write them: the card goes last, as it names the weights."""
-        return {WEIGHTS: self.weights, CARD: (json.dumps(self.card, indent=1) + "\n").encode()}
-
-
 def train(
     data: Captioned,
-    hashes: Mapping[str, str],
+    about: Mapping[str, Any],
     seed: int,
     training: PriorTraining = PriorTraining(),
     say: Say = lambda _: None,
-) -> TrainedPrior:
-    """Train both parts.
+    autoencoder: Path | None = None,
+    state: Path | None = None,
+) -> tuple[bytes, dict[str, Any]]:
+    """Train both parts, or the second in the latents of a pretrained first; the file's bytes, and its card.
 
     Args:
         data: Images with captions (`unskew.priors.public`).
-        hashes: Hashes of the data sets they are made from, for the card.
+        about: What the card says of them.
         seed: Root of all randomness.
         training: Settings of the training.
         say: Called now and then with a line on progress.
+        autoencoder: File of `taesd.read`, for images in colour.
+        state: File that the denoiser's training goes on from, if it is there, and is written to.
 
     Raises:
         DivergedError: If a loss became NaN or infinite.
     """
-    key = Key(seed) / "prior"
+    key, image = Key(seed) / "prior", tuple(data.images.shape[1:])
+    if (image[0] == 3) != (autoencoder is not None):
+        raise ConfigError("images in colour need the file of a pretrained autoencoder, and grey ones have none")
     with (key / "weights").ambient():
-        networks = Networks(len(WORDS))
-    began = time.monotonic()
-    first = _train_autoencoder(networks, data, key / "autoencoder", training, say)
+        networks = Networks(len(data.words), image)
+    began, result = time.monotonic(), {}
+    if autoencoder is None:
+        result["autoencoder_mse"] = _train_autoencoder(networks, data, key / "autoencoder", training, say)
+    else:
+        taesd.fill(networks.encoder, networks.decoder, autoencoder)
     latents = _latents(networks, data)
-    second = _train_denoiser(networks, data, latents, key / "denoiser", training, say)
-    weights = packed(networks)
+    result["denoiser_loss"] = _train_denoiser(networks, data, latents, key / "denoiser", training, say, state)
+    weights = packed(networks, data.words)
     card = {
-        "name": "unskew's built-in latent diffusion model",
+        **about,
+        "rebuild": f"{about['rebuild']} --seed {seed} --data-dir DIR",
+        "image": image,
+        "images": len(data),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "bytes": len(weights),
         "parameters": sum(p.numel() for p in networks.parameters()),
-        "data": {
-            "images": len(data),
-            "mnist": "training part, and changed copies; CC BY-SA 3.0; Y. LeCun, C. Cortes, C. J. C. Burges",
-            "fashion_mnist": "training part, even indices, without Sandal and Bag; MIT; Zalando SE",
-            "glyphs": "0-9 A-Z a-z in Matplotlib's faces of DejaVu, STIX and Computer Modern; free fonts",
-            "sha256": dict(hashes),
-        },
         "training": {"seed": seed, **asdict(training), "seconds": round(time.monotonic() - began)},
-        "result": {"autoencoder_mse": first, "denoiser_loss": second},
+        "result": result,
         "made_with": {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()},
-        "licence": "CC BY-SA 3.0, as MNIST, on which most of it was trained; the code around it is Apache-2.0",
-        "rebuild": f"unskew prior train --seed {seed} --data-dir DIR",
     }
-    return TrainedPrior(weights, card, networks)
+    return weights, card
 
 
-def packed(networks: Networks) -> bytes:
+def packed(networks: Networks, words: Sequence[str]) -> bytes:
     """The weights as safetensors in half precision, with the words."""
     tensors = {name: t.detach().half().contiguous() for name, t in networks.state_dict().items()}
     # One entry only: the order of several is not fixed, and the hash is.
-    return safetensors.torch.save(tensors, {"words": json.dumps(WORDS)})
+    return safetensors.torch.save(tensors, {"words": json.dumps(words)})
 
 
 # ---------------------------------------------------------------- autoencoder
@@ -137,15 +132,16 @@ def _train_autoencoder(networks: Networks, data: Captioned, key: Key, training: 
         cycle.step()
         course.append(_finite(mse, "autoencoder", s))
         if (s + 1) % 100 == 0 or s + 1 == steps:
-            say(f"autoencoder {s + 1}/{steps}: squared error {sum(course[-100:]) / len(course[-100:]):.4f}")
-    last = course[-max(1, steps // 10) :]
-    return sum(last) / len(last)
+            say(f"autoencoder {s + 1}/{steps}: squared error {fmean(course[-100:]):.4f}")
+    return fmean(course[-max(1, steps // 10) :])
 
 
 @torch.no_grad()
 def _latents(networks: Networks, data: Captioned) -> Tensor:
     """Standardised latents of all images; the constants are kept with the networks."""
-    raw = torch.cat([networks.encoder(x.float() / 255)[:, : LATENT[0]] for x in torch.split(data.images, 1024)])
+    raw = torch.cat(
+        [networks.encoder(x.float() / 255)[:, : networks.latent_shape[0]] for x in torch.split(data.images, 1024)]
+    )
     # Halves now, as they will be when they are read back.
     networks.mean.copy_(raw.mean((0, 2, 3))[:, None, None].half())
     networks.std.copy_(raw.std((0, 2, 3))[:, None, None].half())
@@ -156,7 +152,13 @@ def _latents(networks: Networks, data: Captioned) -> Tensor:
 
 # ---------------------------------------------------------------- denoiser and words
 def _train_denoiser(
-    networks: Networks, data: Captioned, latents: Tensor, key: Key, training: PriorTraining, say: Say
+    networks: Networks,
+    data: Captioned,
+    latents: Tensor,
+    key: Key,
+    training: PriorTraining,
+    say: Say,
+    state: Path | None,
 ) -> float:
     """Train denoiser and words; return the mean loss over the last tenth of the steps."""
     steps, lr = training.denoiser_steps, training.denoiser_lr
@@ -169,9 +171,19 @@ def _train_denoiser(
     kept = [p.detach().clone() for p in weights]
     abar = alpha_bar()
     g = key.generator()
-    course = []
-    began = time.monotonic()
-    for s in range(steps):
+    for p in weights:  # as Adam begins
+        adam.state[p] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    every = [*weights, *kept, *(t for p in weights for t in adam.state[p].values())]
+    course: list[float] = []
+    if state is not None and state.is_file():
+        saved = safetensors.torch.load(state.read_bytes())
+        course = saved["course"].tolist()
+        g.set_state(saved["generator"])
+        with torch.no_grad():
+            for i, t in enumerate(every):
+                t.copy_(saved[str(i)])
+    first, began = len(course), time.monotonic()
+    for s in range(first, steps):
         for group in adam.param_groups:
             group["lr"] = lr * group["factor"] * _rate(s, steps)
         rows = torch.randint(len(data), (training.denoiser_batch,), generator=g)
@@ -179,7 +191,7 @@ def _train_denoiser(
         times = torch.randint(STEPS, (len(rows),), generator=g)
         noise = torch.randn(z.shape, generator=g)
         a = abar[times][:, None, None, None]
-        photo = networks.words.weight[WORDS.index(PHOTO)].expand_as(v)
+        photo = networks.words.weight[data.words.index(PHOTO)].expand_as(v)
         predicted = networks.denoiser(a.sqrt() * z + (1 - a).sqrt() * noise, times, torch.stack([photo, v], dim=1))
         loss = (predicted - noise).square().mean()
         adam.zero_grad()
@@ -193,15 +205,16 @@ def _train_denoiser(
                 old.lerp_(new, part)
         course.append(_finite(loss, "denoiser", s))
         if (s + 1) % 200 == 0 or s + 1 == steps:
-            left = (time.monotonic() - began) / (s + 1) * (steps - s - 1) / 60
-            say(
-                f"denoiser {s + 1}/{steps}: loss {sum(course[-200:]) / len(course[-200:]):.4f}, {left:.0f} minutes left"
-            )
+            left = (time.monotonic() - began) / (s + 1 - first) * (steps - s - 1) / 60
+            say(f"denoiser {s + 1}/{steps}: loss {fmean(course[-200:]):.4f}, {left:.0f} minutes left")
+        if state is not None and (s + 1) % EVERY == 0:
+            saved = {str(i): t.detach() for i, t in enumerate(every)}
+            saved |= {"course": torch.tensor(course, dtype=torch.float64), "generator": g.get_state()}
+            write_atomically(state, safetensors.torch.save(saved))
     with torch.no_grad():
         for old, new in zip(kept, weights, strict=True):
             new.copy_(old)
-    last = course[-max(1, steps // 10) :]
-    return sum(last) / len(last)
+    return fmean(course[-max(1, steps // 10) :])
 
 
 def captions(words: torch.nn.Embedding, data: Captioned, rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -212,19 +225,19 @@ def captions(words: torch.nn.Embedding, data: Captioned, rows: Tensor, generator
         return torch.rand(n, *shape, generator=generator) < p
 
     noun = data.noun[rows]
-    first_noun = WORDS.index(NOUNS[0])
-    first_style = first_noun + len(NOUNS)
-    first_kind = first_style + len(STYLES)
+    first_noun = data.words.index(data.nouns[0])
+    first_style = first_noun + len(data.nouns)
+    first_kind = first_style + len(data.named)
     unnamed = chance(0.08)
-    bag = torch.zeros(n, len(WORDS))
-    bag[torch.arange(n), torch.where(unnamed, WORDS.index(THING), first_noun + noun)] = 1
-    bag[:, first_style:first_kind] = (data.styles[rows] & ~chance(0.15, len(STYLES))).float()
+    bag = torch.zeros(n, len(data.words))
+    bag[torch.arange(n), torch.where(unnamed, data.words.index(THING), first_noun + noun)] = 1
+    bag[:, first_style:first_kind] = (data.styles[rows] & ~chance(0.15, len(data.named))).float()
     # The nameless words tell the noun too: where it is to be unknown they must go.
     kind = (chance(0.5) & ~unnamed).float()
     bag[torch.arange(n), first_kind + noun * KINDS + data.kind[rows]] = kind
     empty = chance(0.1)
     bag[empty] = 0
-    bag[empty, WORDS.index(NULL)] = 1
+    bag[empty, data.words.index(NULL)] = 1
     vectors: Tensor = bag @ words.weight
     return vectors
 
