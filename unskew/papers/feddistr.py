@@ -11,8 +11,8 @@ xi         average entanglement of five clients; the value reached with whole im
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,9 +30,8 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.rows import as_tensor
 from unskew.errors import DataError
-from unskew.experiment.config import Experiment
 from unskew.history import History
-from unskew.info import Embeddings
+from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
@@ -51,9 +50,10 @@ from unskew.papers.toolkit import (
     write_npz,
 )
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
-from unskew.record.logs import rows as log
+from unskew.record.reader import info_of
 from unskew.report.stats import Curve
 from unskew.run.folder import read_json
+from unskew.server.alignment import purity
 from unskew.tree import Params
 
 TABLE2 = published("feddistr-table2")
@@ -75,6 +75,8 @@ WIDE = 0.10
 def ground(draft: Draft, name: str) -> Settings:
     """The experiment's settings on a ground, its images drawn; of CIFAR-100 those of the ground's subclasses.
 
+    A prior that lies in the data folder is taken from there.
+
     Raises:
         DataError: If the images are not there, or too few of them.
     """
@@ -86,6 +88,9 @@ def ground(draft: Draft, name: str) -> Settings:
         task |= write_npz(draft.request.folder / "data" / f"{task['data']}.npz", arrays)
     else:
         task |= drawn(draft.request, task["data"], draw)
+    for own in table["methods"].values():
+        if draft.request.data_dir and (folder := draft.request.data_dir / own.get("prior", "-")).is_dir():
+            own["prior"] = str(folder.resolve())
     return table
 
 
@@ -95,8 +100,8 @@ def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int
     have = int(torch.bincount(data.y_train, minlength=100)[wanted].min())
     if have < enough:
         raise DataError(
-            f"the paper's scale needs all of CIFAR-100, {enough} training images of a class, and the data folder "
-            f"has {have}; put the whole set there, or use --scale small"
+            f"{enough} training images of a class of CIFAR-100 are needed, and the data folder has {have}; put the "
+            "whole set there, or use --scale small"
         )
     of = {fine: (coarse, j) for coarse, pair in enumerate(subclasses) for j, fine in enumerate(pair)}
     out: dict[str, Any] = {"domains": np.array(["first", "second"])}
@@ -178,31 +183,27 @@ def voted(task: Mapping[str, Any], data: Dataset, file: Path) -> float:
 
 
 # ---------------------------------------------------------------- runs and their numbers
-def at_xi(
-    draft: Draft, folder: str, ground: Mapping[str, Any], xi: float, *layers: Mapping[str, Any]
-) -> tuple[Experiment, History]:
-    """An experiment on a ground at one xi, with the methods named in the layers' `compare`, and its run."""
-    table = merged(ground, {"split": {"xi": xi}}, *layers)
+GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
+SERVER = " (server)"
+"""After a method's name: the classifier that its server trains."""
+
+
+def at(
+    draft: Draft, folder: str, ground: Mapping[str, Any], split: Mapping[str, Any], *layers: Mapping[str, Any]
+) -> History:
+    """The run of an experiment on a ground under one split, with the methods named in the layers' `compare`."""
+    table = merged(ground, {"split": split}, *layers)
     methods = table.pop("compare")
     # Worker processes would each make the images that all clients have in common, and those are most of the work.
     imagines = any(table["methods"][m].get("name", m) in ("feddistr", "fedpft") for m in methods)
     if imagines and not torch.cuda.is_available():
         table["runtime"] = {"executor": "sequential"}
-    compared = draft.experiment(folder, table, methods=methods)
-    return compared, draft.complete(compared, folder)
-
-
-def run_parts(draft: Draft, ground: Mapping[str, Any], where: str, xi: float) -> Iterable[History]:
-    """The reproduction's parts at one xi, each in a run of its own."""
-    return [at_xi(draft, f"{where}-xi-{xi:g}-{part}", ground, xi, layer)[1] for part, layer in draft["parts"].items()]
-
-
-GLOBAL_ACCURACY, CLIENTS_ACCURACY = "global.accuracy", "personal_on_global.accuracy.mean"
+    return draft.run(folder, table, methods=methods)
 
 
 def both_errors(history: History, method: str) -> dict[str, tuple[float, ...]]:
     """The mean error over the clients' final models, and that of the server's, by seed, under the method's names."""
-    names = {method: CLIENTS_ACCURACY, f"{method} (server)": GLOBAL_ACCURACY}
+    names = {method: CLIENTS_ACCURACY, f"{method}{SERVER}": GLOBAL_ACCURACY}
     return {name: tuple(1.0 - a for a in final(history, method, metric)) for name, metric in names.items()}
 
 
@@ -211,250 +212,131 @@ def errors_by_round(history: History, method: str) -> dict[int, list[float]]:
     return {t: [1.0 - a for a in v] for t, v in sorted(by_round(history, method).items()) if t}
 
 
+def running_bytes(history: History, method: str) -> list[list[float]]:
+    """Bytes of all rounds up to each, by seed."""
+    down, up = (by_round(history, method, f"bytes.{way}") for way in ("down", "up"))
+    table = np.array([[a + b for a, b in zip(down[t], up[t], strict=True)] for t in sorted(down)])
+    total: list[list[float]] = table.cumsum(0).T.tolist()
+    return total
+
+
 def add_realised(draft: Draft, history: History, where: str) -> None:
     """Add the average entanglement reached with whole images."""
     seeds = read_json(history.folder / "partition.json")["seeds"]
     draft.add("split", where, "xi.realised", [float(fed["stats"]["entanglement"]) for fed in seeds.values()])
 
 
-def shown(history: History) -> dict[tuple[str, int], Mapping[str, Any]]:
+def shown(history: History) -> dict[tuple[str, int], Embeddings]:
     """The info FedDistr reported in its round, by label and seed."""
-    every = log(history.folder, "info")
-    return {(r["method"], r["seed"]): r["info"] for r in every if r["round"] == 1 and r["type"] == Embeddings.__name__}
+    every = ((m, *row) for m in history.methods for row in info_of(history.record, m, Embeddings))
+    return {(m, seed): info for m, seed, t, info in every if t == 1}
 
 
-def level_line(rounds: int, errors: Sequence[float]) -> Curve:
-    """A level curve, for a method with a single round."""
-    return percent((1, rounds), [errors] * 2)
-
-
-# ---------------------------------------------------------------- utility loss against rounds
+# ---------------------------------------------------------------- error by overlap or clients (Figs. 4 and 8, Table 2)
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Results on one source at one xi.
+    """Results on one source at one value of what is varied.
 
     Attributes:
-        xi: The entanglement asked for.
-        errors: Final errors, by name and seed; "feddistr (server)" and "fedpft (server)" are the server's classifiers.
+        at: The option of the split and its value, as in "xi 0".
+        errors: Final errors, by name and seed; with SERVER behind it a name is that of the server's classifier.
         by_round: Errors after each round of the methods with many.
+        sent: Bytes sent up to each round, by method and seed; all of it is in the one round of the others.
     """
 
-    xi: float
-    errors: Mapping[str, Sequence[float]]
-    by_round: Mapping[str, Mapping[int, Sequence[float]]]
+    at: str
+    errors: dict[str, Sequence[float]] = field(default_factory=dict)
+    by_round: dict[str, Mapping[int, Sequence[float]]] = field(default_factory=dict)
+    sent: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
-def tradeoff(request: ReproductionRequest) -> Result:
-    """One round of FedDistr, many of its rivals and one of cheaper ones, at four levels of xi."""
+def overlap(request: ReproductionRequest) -> Result:
+    """FedDistr's one round, and rivals with one or many, at every value of one option of the split."""
     draft = Draft.of(request)
-    rounds, (x, y) = draft["parts"]["many"]["rounds"], draft["axes"]
-    grounds = draft.grounds(draft["compare_on"], partial(ground, draft))
-    for name, table in grounds.items():
-        levels = [_level(draft, table, name, xi) for xi in draft["xi"]]
-        draft.claims += tradeoff_claims(name, levels)
-        for level in levels:
-            # Level for methods with a single round.
-            lines = {
-                m: percent(by, list(by.values()))
-                if (by := level.by_round.get(m))
-                else level_line(rounds, level.errors[m])
-                for m in DRAWN
-            }
-            if draft.curves:
-                drawing = plot(f"{request.name}: {name}, xi {level.xi:g}", request.scale, lines, (x, y))
-                draft.figures.append((f"rounds-{name}-xi-{level.xi:g}.svg", drawing))
-            draft.curves = draft.curves or lines
-        lines = {m: percent(range(1, len(levels) + 1), [level.errors[m] for level in levels]) for m in DRAWN}
-        drawing = plot(f"{request.name}: {name}", request.scale, lines, ("xi, by its place in the list", y))
-        draft.figures.append((f"xi-{name}.svg", drawing))
-    return draft.result()
-
-
-def _level(draft: Draft, ground: Mapping[str, Any], name: str, xi: float) -> Level:
-    """All methods of one source at one xi, in three runs: in rounds, with a prior, and the ensemble."""
-    once, many, members = run_parts(draft, ground, name, xi)
-    data = sources.load(ground["task"]["data"], draft.request.data_dir)
-    files = [members.folder / "models" / f"ensemble-seed{seed}.safetensors" for seed in ground["seeds"]]
-    rounds = {m: errors_by_round(many, m) for m in BASELINES}
-    errors: dict[str, Sequence[float]] = {m: by[max(by)] for m, by in rounds.items()}
-    errors |= {**both_errors(once, "feddistr"), **both_errors(once, "fedpft")}
-    errors |= {
-        "oneshot": [1.0 - a for a in final(many, "oneshot", GLOBAL_ACCURACY)],
-        "ensemble": [voted(ground["task"], data, file) for file in files],
-        "alone": [1.0 - a for a in final(members, "ensemble", CLIENTS_ACCURACY)],
-    }
-    sent = {m: final(many, m, "bytes.total") for m in (*BASELINES, "oneshot")}
-    sent |= {m: final(once, m, "bytes.total") for m in ("feddistr", "fedpft")}
-    # Nothing but the members has to travel: the voting is done at the server.
-    sent["ensemble"] = final(members, "ensemble", "bytes.up")
-    where = f"{name}, xi {xi:g}"
-    for method, values in errors.items():
-        if method.endswith(" (server)"):
-            draft.add(method.removesuffix(" (server)"), where, "error.server", values)
-            continue
-        printed = UTILITY_LOSS.get(method) if method != "moon" or xi == 0.0 else None
-        draft.add(method, where, "error", values, printed)
-        draft.add(method, where, "error.first", rounds[method][1] if method in rounds else values)
-        if method in sent:
-            draft.add(method, where, "bytes.total", sent[method])
-    infos = [info for (m, _), info in shown(once).items() if m == "feddistr"]
-    draft.add("feddistr", where, "embeddings.sent", [float(info["sent"]) for info in infos])
-    draft.add("feddistr", where, "embeddings.kept", [float(len(info["kept"])) for info in infos])
-    add_realised(draft, many, where)
-    return Level(xi, errors, rounds)
-
-
-def tradeoff_claims(source: str, levels: Sequence[Level]) -> list[Claim]:
-    """The paper's three claims and one of ours, for the clients' models and for the server's."""
-    claims = []
-    baselines = "FedAvg, FedProx, SCAFFOLD and MOON"
-    base = levels[0]
-    for who in ("feddistr", "feddistr (server)"):
-        mine = {level.xi: level.errors[who] for level in levels}
-        claims += [
-            flat_claim(source, who, mine),
-            ordered(
-                f"{source}: after one round {who} is ahead of {baselines} by {100 * WIDE:g} points at every xi",
-                {
-                    f"{m} at xi {level.xi:g}, beyond {100 * WIDE:g}": paired(level.by_round[m][1], mine[level.xi], WIDE)
-                    for level in levels
-                    for m in BASELINES
-                },
-            ),
-            ordered(
-                f"{source}: {who} stays ahead of {baselines} at xi = {base.xi:g}",
-                {f"{m} above it by": paired(base.errors[m], mine[base.xi]) for m in BASELINES},
-            ),
-            ordered(
-                f"{source} (not the paper's): {who} errs less than the other methods with one round, Gaussian "
-                "mixtures, one-shot averaging and the ensemble, at every xi",
-                {
-                    f"{m} at xi {level.xi:g} above it by": paired(level.errors[m], mine[level.xi])
-                    for level in levels
-                    for m in (who.replace("feddistr", "fedpft"), "oneshot", "ensemble")
-                },
-            ),
-        ]
-    return claims
-
-
-ONCE = ("feddistr", "feddistr (server)", "fedpft", "oneshot", "ensemble")
-DRAWN = (*ONCE[:2], *BASELINES, *ONCE[2:])
-"""Methods in drawing order: the method compared with all others must be visible."""
-
-
-# ---------------------------------------------------------------- the error against xi alone (Fig. 4)
-def flat(request: ReproductionRequest) -> Result:
-    """FedDistr's error at several levels of xi, without the methods it is compared with."""
-    draft = Draft.of(request)
-    levels, grounds = draft["xi"], draft.grounds(draft["compare_on"], partial(ground, draft))
-    for name, table in grounds.items():
-        errors: dict[str, dict[float, Sequence[float]]] = {}
-        for xi in levels:
-            (once,) = run_parts(draft, table, name, xi)
-            where, infos = f"{name}, xi {xi:g}", shown(once)
-            for method in once.methods:
-                both = both_errors(once, method)
-                for who, values in both.items():
-                    errors.setdefault(who, {})[xi] = values
-                draft.add(method, where, "error", both[method], UTILITY_LOSS["feddistr"])
-                draft.add(method, where, "error.server", both[f"{method} (server)"])
-                kept = [float(len(info["kept"])) / info["sent"] for (m, _), info in infos.items() if m == method]
-                draft.add(method, where, "embeddings.kept_share", kept)
-            add_realised(draft, once, where)
-        draft.claims += [flat_claim(name, who, by_xi) for who, by_xi in errors.items()]
-        draft.claims += [flat_claim(name, who, errors[who], LEVEL) for who in once.methods]
-        lines = {who: percent(range(1, len(levels) + 1), list(by_xi.values())) for who, by_xi in errors.items()}
+    over, (x, y) = draft["over"], draft["axes"]
+    for name, table in draft.grounds(draft["compare_on"], partial(ground, draft)).items():
+        levels = [_level(draft, table, name, over, value) for value in draft[over]]
+        draft.claims += [claim for kind in draft["claims"] for claim in CLAIMS[kind](name, levels)]
+        places = range(1, len(levels) + 1)
+        lines = {m: percent(places, [level.errors[m] for level in levels]) for m in levels[0].errors if m != "alone"}
+        if draft.curves:
+            drawing = plot(f"{request.name}: {name}", request.scale, lines, (x, y))
+            draft.figures.append((f"{over}-{name}.svg", drawing))
         draft.curves = draft.curves or lines
+        for level in levels if levels[0].by_round else ():
+            drawing = plot(f"{request.name}: {name}, {level.at}", request.scale, _by_round(level), ("round", y))
+            draft.figures.append((f"rounds-{name}-{level.at.replace(' ', '-')}.svg", drawing))
     return draft.result()
 
 
-def flat_claim(source: str, who: str, errors: Mapping[float, Sequence[float]], margin: float = FLAT) -> Claim:
-    """The claim that errors by xi are that at the first xi, within a margin."""
-    base, *others = errors
-    return within(
-        f"{source}: the error of {who} is flat in xi, within {100 * margin:g} points of that at {base:g}",
-        {f"xi {xi:g}": paired(errors[xi], errors[base]) for xi in others},
-        margin,
-    )
+tradeoff = flat = communication = clients = overlap
 
 
-# ---------------------------------------------------------------- the cost for FedAvg (Table 2)
-def communication(request: ReproductionRequest) -> Result:
-    """Rounds and bytes until FedAvg is as good as FedDistr."""
-    draft = Draft.of(request)
-    rounds, grounds = draft["parts"]["fedavg"]["rounds"], draft.grounds(draft["compare_on"], partial(ground, draft))
-    curves: dict[str, Curve] = {}
-    for name, table in grounds.items():
-        needed: dict[float, list[int | None]] = {}
-        for xi in draft["xi"]:
-            once, many = run_parts(draft, table, name, xi)
-            where, printed = f"{name}, xi {xi:g}", TABLE2.get(f"{xi:g}", {})
-            mine, by = both_errors(once, "feddistr"), errors_by_round(many, "fedavg")
-            _sent_once(draft, once, mine, where)
-            _sent_by_fedavg(draft, many, by, where)
-            for whose, errors in zip(("clients", "server"), mine.values(), strict=True):
-                first = reaching(by, errors)
-                _reached(draft, once, many, first, where, whose, printed if whose == "clients" else {})
-                needed.setdefault(xi, first)
-            curves[f"fedavg, xi {xi:g}"] = percent(by, list(by.values()))
-            curves[f"feddistr, xi {xi:g}"] = level_line(rounds, mine["feddistr"])
-        for less, more in itertools.pairwise(draft["xi"]):
-            draft.claims.append(slower(name, (less, needed[less]), (more, needed[more]), rounds))
-    draft.curves = curves
-    return draft.result()
+def _by_round(level: Level) -> dict[str, Curve]:
+    """Errors by round, level where there is but one."""
+    rounds = max(map(max, level.by_round.values()))
+    once = {m: {1: e, rounds: e} for m, e in level.errors.items() if m != "alone"}
+    return {m: percent(by, list(by.values())) for m, by in {**once, **level.by_round}.items()}
 
 
-def _sent_once(draft: Draft, once: History, errors: Mapping[str, Sequence[float]], where: str) -> None:
-    """Add what FedDistr sends, and its errors."""
-    numbers = [float(info["width"] * info["sent"]) for info in shown(once).values()]
-    printed = next(iter(TABLE2.values()))  # the same at every xi
-    for metric, values, paper in (
-        ("rounds.to_clients", [1.0] * len(numbers), printed["feddistr rounds"]),
-        ("error", errors["feddistr"], None),
-        ("error.server", errors["feddistr (server)"], None),
-        ("bytes.up", final(once, "feddistr", "bytes.up"), None),
-        ("bytes.down", final(once, "feddistr", "bytes.down"), None),
-        ("bytes.to_clients", final(once, "feddistr", "bytes.total"), None),
-        ("numbers.once", numbers, printed["feddistr parameters"]),
-    ):
-        draft.add("feddistr", where, metric, values, paper)
+def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value: float) -> Level:
+    """The reproduction's parts under one split, each in a run of its own, as rows and as a level."""
+    level, where = Level(f"{over} {value:g}"), f"{name}, {over} {value:g}"
+    infos: dict[tuple[str, int], Embeddings] = {}
+    for part, layer in draft["parts"].items():
+        history = at(draft, f"{name}-{over}-{value:g}-{part}", ground, {over: value}, layer)
+        infos |= shown(history)
+        for m in history.methods:
+            level.sent[m] = running_bytes(history, m)
+            if m == "fedavg":
+                parameters = float(read_json(history.folder / "run.json")["parameters"])
+                one = [parameters] * len(history.record.seeds)
+                draft.add(m, where, "numbers.once", one, TABLE2["0"]["fedavg parameters"])
+            if m == "ensemble":
+                data = sources.load(ground["task"]["data"], draft.request.data_dir)
+                files = [history.folder / "models" / f"{m}-seed{seed}.safetensors" for seed in ground["seeds"]]
+                level.errors[m] = [voted(ground["task"], data, file) for file in files]
+                level.errors["alone"] = [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]
+                # Nothing but the members has to travel: the voting is done at the server.
+                level.sent[m] = [[b] for b in final(history, m, "bytes.up")]
+            elif final(history, m, CLIENTS_ACCURACY):
+                level.errors.update(both_errors(history, m))
+            else:
+                level.by_round[m] = errors_by_round(history, m)
+                level.errors[m] = level.by_round[m][max(level.by_round[m])]
+    for m, values in level.errors.items():
+        printed = UTILITY_LOSS.get(m) if m != "moon" or value == 0.0 else None
+        draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, printed)
+        if m in level.by_round:
+            draft.add(m, where, "error.first", level.by_round[m][1])
+        if m in level.sent:
+            draft.add(m, where, "bytes.total", [by[-1] for by in level.sent[m]])
+    for m in dict.fromkeys(m for m, _ in infos):
+        mine = [info for (method, _), info in infos.items() if method == m]
+        draft.add(m, where, "embeddings.sent", [float(info.sent) for info in mine])
+        draft.add(m, where, "embeddings.kept", [float(len(info.kept)) for info in mine])
+        pure = [purity(info.embeddings, info.labels)[0] for info in mine]
+        if np.isfinite(pure).all():
+            draft.add(m, where, "embeddings.purity", pure)
+        if m == "feddistr":
+            numbers, printed = [float(info.width * info.sent) for info in mine], TABLE2["0"]
+            draft.add(m, where, "numbers.once", numbers, printed["feddistr parameters"])
+    if "fedavg" in level.by_round and "feddistr" in level.errors:
+        _reached(draft, level, where, TABLE2.get(f"{value:g}", {}) if over == "xi" else {})
+    add_realised(draft, history, where)
+    return level
 
 
-def _sent_by_fedavg(draft: Draft, many: History, errors: Mapping[int, Sequence[float]], where: str) -> None:
-    """Add what FedAvg sends, and its errors."""
-    parameters = float(read_json(many.folder / "run.json")["parameters"])
-    best = [min(values) for values in zip(*errors.values(), strict=True)]
-    draft.add("fedavg", where, "error", errors[max(errors)])
-    draft.add("fedavg", where, "error.best", best)
-    printed = next(iter(TABLE2.values()))["fedavg parameters"]
-    draft.add("fedavg", where, "numbers.once", [parameters] * len(best), printed)
-    for metric in ("bytes.up", "bytes.down"):
-        draft.add("fedavg", where, metric, final(many, "fedavg", metric))
-    add_realised(draft, many, where)
-
-
-def _reached(
-    draft: Draft,
-    once: History,
-    many: History,
-    first: Sequence[int | None],
-    where: str,
-    whose: str,
-    printed: Mapping[str, float],
-) -> None:
-    """Add rows and claims about the rounds in which FedAvg was as good as FedDistr's clients, or as its server."""
-    rounds, cost = draft["parts"]["fedavg"]["rounds"], running_bytes(many, "fedavg")
-    draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
-    there = [(t, by[t - 1]) for t, by in zip(first, cost, strict=True) if t is not None]
-    if there:
-        draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], printed.get("fedavg rounds"))
-        draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
-    # Where it was not reached the bytes of all rounds are less than it takes.
-    spent = [by[-1] if t is None else by[t - 1] for t, by in zip(first, cost, strict=True)]
-    short, sent = _short(first, rounds), final(once, "feddistr", "bytes.total")
-    more = f"{where}: FedAvg transmits more until it is as good as FedDistr's {whose}"
-    draft.claims.append(counted(more, paired(spent, sent), f"MB{short}", 1e-6, "+.3f"))
+def _reached(draft: Draft, level: Level, where: str, printed: Mapping[str, float]) -> None:
+    """Add rows about the rounds in which FedAvg was as good as FedDistr's clients, and as its server."""
+    for whose, wanted in (("clients", "feddistr"), ("server", f"feddistr{SERVER}")):
+        first = reaching(level.by_round["fedavg"], level.errors[wanted])
+        draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
+        there = [(t, by[t - 1]) for t, by in zip(first, level.sent["fedavg"], strict=True) if t is not None]
+        if there:
+            paper = printed.get("fedavg rounds") if whose == "clients" else None
+            draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper)
+            draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
 
 
 def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
@@ -470,12 +352,70 @@ def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> 
     ]
 
 
-def running_bytes(history: History, method: str) -> list[list[float]]:
-    """Bytes of all rounds up to each, by seed."""
-    down, up = (by_round(history, method, f"bytes.{way}") for way in ("down", "up"))
-    table = np.array([[a + b for a, b in zip(down[t], up[t], strict=True)] for t in sorted(down)])
-    total: list[list[float]] = table.cumsum(0).T.tolist()
-    return total
+# ---------------------------------------------------------------- claims about levels
+def flat_claims(source: str, levels: Sequence[Level], margin: float = FLAT, server: bool = True) -> Iterable[Claim]:
+    """The claims that FedDistr's errors are those at the first level, within a margin."""
+    base, *others = levels
+    over, _, value = base.at.rpartition(" ")
+    for who in (m for m in base.errors if m.startswith("feddistr") and (server or not m.endswith(SERVER))):
+        yield within(
+            f"{source}: the error of {who} is flat in {over}, within {100 * margin:g} points of that at {value}",
+            {level.at: paired(level.errors[who], base.errors[who]) for level in others},
+            margin,
+        )
+
+
+def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
+    """The paper's claims against methods with many rounds, and one of ours against those with one."""
+    base = levels[0]
+    many = [m for m in BASELINES if m in base.by_round]
+    once = [m for m in ("fedpft", "oneshot", "ensemble") if m in base.errors]
+    for who in ("feddistr", f"feddistr{SERVER}"):
+        yield ordered(
+            f"{source}: after one round {who} is ahead of {', '.join(many)} by {100 * WIDE:g} points everywhere",
+            {
+                f"{m} at {level.at}, beyond {100 * WIDE:g}": paired(level.by_round[m][1], level.errors[who], WIDE)
+                for level in levels
+                for m in many
+            },
+        )
+        yield ordered(
+            f"{source}: {who} stays ahead of {', '.join(many)} at {base.at}",
+            {f"{m} above it by": paired(base.errors[m], base.errors[who]) for m in many},
+        )
+        if once:
+            yield ordered(
+                f"{source} (not the paper's): {who} errs less than {', '.join(once)}, all of one round, everywhere",
+                {
+                    f"{m} at {level.at} above it by": paired(level.errors[m], level.errors[who])
+                    for level in levels
+                    for m in (who.replace("feddistr", m) if m == "fedpft" else m for m in once)
+                },
+            )
+
+
+def cheaper_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
+    """What FedAvg sends until it is as good, and whether it takes longer the less overlap there is (Table 2)."""
+    needed = []
+    for level in levels:
+        by, cost, sent = level.by_round["fedavg"], level.sent["fedavg"], [b[-1] for b in level.sent["feddistr"]]
+        for whose, wanted in (("clients", "feddistr"), ("server", f"feddistr{SERVER}")):
+            first = reaching(by, level.errors[wanted])
+            needed += [(level.at, first)] if whose == "clients" else []
+            # Where it was not reached the bytes of all rounds are less than it takes.
+            spent = [b[-1] if t is None else b[t - 1] for t, b in zip(first, cost, strict=True)]
+            text = f"{source}, {level.at}: FedAvg transmits more until it is as good as FedDistr's {whose}"
+            yield counted(text, [1e-6 * d for d in paired(spent, sent)], f"MB{_short(first, max(by))}", 1.0, "+.3f")
+    for less, more in itertools.pairwise(needed):
+        yield slower(source, less, more, max(levels[0].by_round["fedavg"]))
+
+
+CLAIMS: dict[str, Callable[[str, Sequence[Level]], Iterable[Claim]]] = {
+    "flat": flat_claims,
+    "level": partial(flat_claims, margin=LEVEL, server=False),
+    "ahead": ahead_claims,
+    "cheaper": cheaper_claims,
+}
 
 
 def _short(reached: Sequence[int | None], rounds: int) -> str:
@@ -485,18 +425,18 @@ def _short(reached: Sequence[int | None], rounds: int) -> str:
 
 
 def slower(
-    source: str, less: tuple[float, Sequence[int | None]], more: tuple[float, Sequence[int | None]], rounds: int
+    source: str, less: tuple[str, Sequence[int | None]], more: tuple[str, Sequence[int | None]], rounds: int
 ) -> Claim:
-    """The claim that FedAvg needs more rounds at the smaller xi.
+    """The claim that FedAvg needs more rounds at the first level than at the second.
 
-    If FedAvg did not get there at the smaller xi, it needs at least one round more than were run; if not at the larger,
+    If FedAvg did not get there at the first, it needs at least one round more than were run; if not at the second,
     nothing is known.
     """
-    text = f"{source}: FedAvg needs more rounds at xi = {less[0]:g} than at {more[0]:g}"
+    text = f"{source}: FedAvg needs more rounds at {less[0]} than at {more[0]}"
     missed = sum(t is None for t in more[1])
     if missed:
         seeds = f"{missed} of {len(more[1])} seeds"
-        return Claim(text, None, f"at {more[0]:g} not reached within {rounds} rounds in {seeds}")
+        return Claim(text, None, f"at {more[0]} not reached within {rounds} rounds in {seeds}")
     apart = [
         float((rounds + 1 if a is None else a) - b) for a, b in zip(less[1], more[1], strict=True) if b is not None
     ]
@@ -515,50 +455,62 @@ def privacy(request: ReproductionRequest) -> Result:
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
     noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}
     methods = {PLAIN: options, **noisy}
-    compared, history = at_xi(draft, "runs", table, xi, {"methods": methods, "compare": list(methods)})
-    where = f"{name}, xi {xi:g}"
-    every = {label: tuple(both_errors(history, label).values()) for label in methods}
-    both = {who: {label: values[i] for label, values in every.items()} for i, who in enumerate(("clients", "server"))}
-    copies, real = _copies(draft, history, table)
+    history = at(draft, "runs", table, {"xi": xi}, {"methods": methods, "compare": list(methods)})
+    where, infos = f"{name}, xi {xi:g}", shown(history)
+    errors = {who: values for m in methods for who, values in both_errors(history, m).items()}
+    copies, real = _copies(draft, infos, table)
     spent: dict[str, float] = {}
-    for m in compared.methods:
-        draft.add(m.label, where, "error", both["clients"][m.label])
-        draft.add(m.label, where, "error.server", both["server"][m.label])
-        if m.label in copies:
-            draft.add(m.label, where, "closest", copies[m.label])
-        epsilon = m.method.spent().epsilon
+    for m in methods:
+        draft.add(m, where, "error", errors[m])
+        draft.add(m, where, "error.server", errors[f"{m}{SERVER}"])
+        if m in copies:
+            draft.add(m, where, "closest", copies[m])
+        epsilon = infos[m, table["seeds"][0]].privacy.epsilon
         if not isinstance(epsilon, str):
-            spent[m.label] = epsilon
-            draft.add(m.label, where, "epsilon", [epsilon] * len(compared.seeds))
+            spent[m] = epsilon
+            draft.add(m, where, "epsilon", [epsilon] * len(table["seeds"]))
     if real:
         draft.add("real images", where, "closest", real)
     add_realised(draft, history, where)
+    if "rivals" in draft.settings:
+        _beside_rivals(draft, table, where, spent, errors)
     if PLAIN in copies:
         text = "without noise no image that is made is nearer to a private one than unseen real images are"
         draft.claims.append(decide(text, paired(copies[PLAIN], real), "medians", 1.0))
-    draft.curves = {who: percent(range(len(values)), list(values.values())) for who, values in both.items()}
-    if spent:
-        draft.figures.append(("epsilon.svg", _against_epsilon(draft, spent, both)))
-    else:
+    ends = {"clients": "", "server": SERVER}
+    draft.curves = {who: percent(range(len(methods)), [errors[m + end] for m in methods]) for who, end in ends.items()}
+    if not spent:
         request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
     return draft.result()
 
 
-def _against_epsilon(
-    draft: Draft, spent: Mapping[str, float], both: Mapping[str, Mapping[str, Sequence[float]]]
-) -> bytes:
-    """Fig. 5: the error against epsilon, with the error without noise beside it."""
-    labels = sorted(spent, key=lambda label: spent[label])
-    at = [spent[label] for label in labels]
-    lines = {}
-    for who, values in both.items():
-        lines[who] = percent(at, [values[label] for label in labels])
-        lines[f"{who}, {PLAIN}"] = percent((at[0], at[-1]), [values[PLAIN]] * 2)
-    axes = ("epsilon of one image of one client, at delta 1e-5", draft["axes"][1])
-    return plot(draft.request.name, draft.request.scale, lines, axes, log=True)
+def _beside_rivals(
+    draft: Draft,
+    ground: Mapping[str, Any],
+    where: str,
+    spent: Mapping[str, float],
+    errors: Mapping[str, Sequence[float]],
+) -> None:
+    """Add methods with noise of their own, and claims against FedDistr's server at the next larger epsilon."""
+    history = at(draft, "rivals", ground, {"xi": draft["xi"]}, draft["rivals"])
+    for m in history.methods:
+        theirs = [1.0 - a for a in final(history, m, GLOBAL_ACCURACY)]
+        last = {seed: info for seed, _, info in info_of(history.record, m, ExampleBudget)}
+        epsilons = [max(info.spent.values()) for info in last.values()]
+        draft.add(m, where, "error.server", theirs)
+        draft.add(m, where, "epsilon", epsilons)
+        weaker = [label for label in spent if spent[label] >= max(epsilons)]
+        if weaker:
+            label = min(weaker, key=lambda label: spent[label])
+            text = (
+                f"at epsilon {spent[label]:,.0f} ({label}) FedDistr's server errs less than {m} at {max(epsilons):,.1f}"
+            )
+            draft.above(text, theirs, errors[f"{label}{SERVER}"])
 
 
-def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[dict[str, list[float]], list[float]]:
+def _copies(
+    draft: Draft, infos: Mapping[tuple[str, int], Embeddings], ground: Mapping[str, Any]
+) -> tuple[dict[str, list[float]], list[float]]:
     """Least distances of generated images, and of real ones, to private images, by label and seed.
 
     Images are generated anew: under noise clients do not report distances, which would reveal their images.  If the
@@ -570,10 +522,10 @@ def _copies(draft: Draft, history: History, ground: Mapping[str, Any]) -> tuple[
     private = as_tensor(data.x_train)
     copies: dict[str, list[float]] = {}
     real: list[float] = []
-    for (label, seed), info in shown(history).items():
-        if info.get("coordinates") != "embedding":
+    for (label, seed), info in infos.items():
+        if info.coordinates != "embedding":
             continue
-        v = torch.tensor(info["embeddings"])[info["kept"]]
+        v = torch.tensor(info.embeddings)[list(info.kept)]
         key = Key(seed) / "feddistr" / "copies"
         images = maker.sample(v, draft["each"], key / "images").flatten(0, 1)
         copies.setdefault(label, []).append(nearest(images, private))

@@ -195,7 +195,7 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str], log: bool = False) -> bytes:
-    """Curves as SVG on a white ground, so that it reads on any page; with `log` the first axis is logarithmic."""
-    drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes, far=log)
+def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str]) -> bytes:
+    """Curves as SVG on a white ground, so that it reads on any page."""
+    drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes)
     return charts.document(drawn, f"{name} ({scale}): mean over seeds, and their range", width=640).encode()

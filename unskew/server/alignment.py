@@ -182,6 +182,14 @@ def lengths_apart(embeddings: Tensor) -> Tensor:
     return torch.stack([(v - one).square().sum(1).sqrt() for one in v]) if len(v) else v.new_empty(0, 0)
 
 
+def purity(embeddings: Sequence[Sequence[float]], labels: Sequence[int]) -> tuple[float, float]:
+    """Compute for how many the nearest other has the same label, and by chance; NaN if no label occurs twice."""
+    y = torch.tensor(labels)
+    others = (y[:, None] == y).sum(1).double() - 1
+    near, again = lengths_apart(torch.tensor(embeddings)).fill_diagonal_(torch.inf).argmin(1), others > 0
+    return float((y[near] == y)[again].double().mean()), float(others[again].mean() / (len(y) - 1))
+
+
 # ---------------------------------------------------------------- what an upload may be
 def faults(
     uploads: Mapping[int, tuple[Tensor, Tensor, Tensor]],

@@ -16,6 +16,7 @@ from unskew.record.reader import Record, method_tables
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, seen, table
 from unskew.report.sections.generated_images import gallery
+from unskew.server.alignment import purity
 from unskew.words import counted, sentence
 
 MOST_SHOWN = 2  # methods whose embeddings are drawn
@@ -46,8 +47,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         rows.append((method, near, *seen(weakest), where))
         if first is not None and shown < MOST_SHOWN:
             shown, name = shown + 1, f"{method}, seed {seed}"
-            own = method_tables(record).get(method, {})
-            images = gallery(method, seed, first, own, record.partitions.get(seed))
+            images = gallery(method, seed, first, method_tables(record).get(method, {}), record.partitions.get(seed))
             drawn += [plane_chart(name, first), alignment_chart(name, first)]
             drawn += [] if isinstance(images, str) else [images]
             sentences += [aligned(name, first), images if isinstance(images, str) else ""]
@@ -61,11 +61,11 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 def aligned(name: str, sent: Embeddings) -> str:
     """The effect of the server's alignment, in a sentence."""
     start = f"{name}: {counted(sent.sent, 'embedding')} of {counted(len(set(sent.owners)), 'client')}"
-    pairs = matched(sent)
-    if not pairs:
-        return f"{start}; no two clients sent one of the same label."
+    pairs, (pure, chance) = matched(sent), purity(sent.embeddings, sent.labels)
     close = sum(p["state"] == JOINED for p in pairs)
-    return f"{start}, {close or 'none'} of {counted(len(pairs), 'matched pair')} taken for the same."
+    alike = f"{close or 'none'} of {counted(len(pairs), 'matched pair')} taken for the same"
+    near = f" For {100 * pure:.0f} % the nearest one has the same label, by chance {100 * chance:.0f} %."
+    return f"{start}, {alike}.{near * bool(np.isfinite(pure))}"
 
 
 # ---------------------------------------------------------------- figures
