@@ -157,11 +157,6 @@ DIVISIONS: dict[str, Callable[..., Clients]] = {
 }
 
 
-def division(by: str, **options: Any) -> Divide:
-    """One of the divisions above, by name."""
-    return partial(DIVISIONS[by], **options)
-
-
 def _cut(rows: npt.NDArray[np.int64], train: float, test: float, key: Key) -> ClientIndex:
     drawn = key.numpy().permutation(rows)
     n = min(max(round(train * len(rows)), 1), len(rows) - 1)
@@ -235,7 +230,8 @@ class ImageTask:
 def read_task(draft: Draft, name: str) -> ImageTask:
     """A task of the reproduction."""
     settings = dict(draft["tasks"][name])
-    divide = division(**settings.pop("divide"))
+    how = dict(settings.pop("divide"))
+    divide = partial(DIVISIONS[how.pop("by")], **how)
     groups = settings.pop("groups", None)
     data = load(draft.request, settings["task"]["data"])
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -365,20 +361,18 @@ def table4(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     for name in draft["on"]:
         task = read_task(draft, name)
-        runs, alphas = [], []
-        scores: dict[float, list[float]] = {}
+        runs, alphas, pilots = [], [], []
         for seed in draft["seeds"]:
             clients = task.divide(task.dataset, Key(seed) / request.name / task.name)
-            by_share = _pilot(draft, task, clients, seed)
-            alphas.append(chosen(by_share) * _mean_size(clients))
-            for s, score in by_share.items():
-                scores.setdefault(s, []).append(1.0 - score)
+            pilots.append(_pilot(draft, task, clients, seed))
+            alphas.append(chosen(pilots[-1]) * _mean_size(clients))
             methods = table4_methods(task, alphas[-1]) | by_domain(task.dataset, clients)
             runs.append(run(draft, task, clients, seed, methods, eval_every=5))
             request.callback.note(f"{task.name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
         errors = client_errors(runs)
         draft.rows += _table4_rows(task, errors, alphas, runs)
-        draft.rows += [over_seeds(f"pilot, alpha {s:g} D", name, "error.validation", v) for s, v in scores.items()]
+        for s in draft["shares"]:
+            draft.add(f"pilot, alpha {s:g} D", name, "error.validation", [1.0 - scores[s] for scores in pilots])
         draft.claims += _table4_claims(task, errors)
         draft.curves = draft.curves or error_curves(runs)
     return draft.result()
@@ -393,11 +387,8 @@ def _pilot(draft: Draft, task: ImageTask, clients: Clients, seed: int) -> dict[f
     parts = held_out(clients, draft["held_out"], Key(seed) / draft.request.name / task.name / "pilot")
     methods = {f"{s:g}": {"name": "hcct", "alpha": s * _mean_size(parts)} for s in draft["shares"]}
     history = run(draft, task, parts, seed, methods, "pilot", rounds=max(task.rounds // 2, 1), evaluate=[])
-    scores = {}
-    for s in draft["shares"]:
-        accuracy = history.frame.curve(f"{s:g}", seed, "val.accuracy")
-        scores[s] = float(np.mean([*accuracy.values()][-LAST:]))
-    return scores
+    accuracies = {s: history.frame.curve(f"{s:g}", seed, "val.accuracy") for s in draft["shares"]}
+    return {s: float(np.mean([*by_round.values()][-LAST:])) for s, by_round in accuracies.items()}
 
 
 def chosen(scores: Mapping[float, float]) -> float:
@@ -477,20 +468,28 @@ def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> l
 
 # ---------------------------------------------------------------- a forced number of groups (Fig. 5)
 def groups(request: ReproductionRequest) -> Result:
-    """Error and utility of HCCT by the number of groups it merges down to, for twenty clients of five domains."""
-    draft = Draft.of(request)
-    forced = draft["forced"]
-    methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": draft["alpha"]} for k in forced}
-    runs = run_seeds(draft, read_task(draft, "Digit"), methods)
-    errors, utility = client_errors(runs), _utilities(runs)
-    for name in methods:
-        draft.rows.append(over_clients(name, "Digit", "error", errors[name]))
-        draft.add(name, "Digit", "utility", utility[name])
-    draft.claims.append(placed(errors, utility))
-    draft.curves = {
-        "test error, %": percent(forced, [_means(errors[name]) for name in methods]),
-        "utility, x 100": percent(forced, [utility[name] for name in methods]),
-    }
+    """Error and utility of HCCT by the number of groups it merges down to, for clients of five domains."""
+    draft, curves, least = Draft.of(request), {}, dict[int, list[float]]()
+    everyone = read_task(draft, "Digit")
+    for each in draft["per_domain"]:
+        task = replace(everyone, name=f"Digit-{each}", divide=partial(everyone.divide, per_domain=each))
+        number = each * len(everyone.dataset.domain_names)
+        where = f"{number} clients"
+        forced = [k for k in draft["forced"] if k <= number]
+        methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": draft["alpha"]} for k in forced}
+        runs = run_seeds(draft, task, methods)
+        errors, utility = client_errors(runs), _utilities(runs)
+        for name in methods:
+            draft.rows.append(over_clients(name, where, "error", errors[name]))
+            draft.add(name, where, "utility", utility[name])
+        draft.claims.append(placed(where, errors, utility))
+        curves[f"{where}: test error, %"] = percent(forced, [_means(errors[name]) for name in methods])
+        curves[f"{where}: utility, x 100"] = percent(forced, [utility[name] for name in methods])
+        least[number] = [min(of_seed) for of_seed in zip(*(_means(errors[name]) for name in methods), strict=True)]
+    if len(least) > 1:
+        few, many = min(least), max(least)
+        draft.above(f"at its best number of groups {many} clients err less than {few}", least[few], least[many])
+    draft.curves = curves
     return draft.result()
 
 
@@ -506,15 +505,14 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
     return out
 
 
-def placed(errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequence[float]]) -> Claim:
+def placed(where: str, errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequence[float]]) -> Claim:
     """The claim that the error at the utility's maximum is the smallest of all."""
     most = max(utility, key=lambda m: float(np.mean(utility[m])))
     least = min(errors, key=lambda m: float(np.mean(_means(errors[m]))))
-    claim = same(
-        "the error where the utility is largest is the smallest, within a point", _apart(errors[most], errors[least])
-    )
-    where = f"utility is largest at {most}, error smallest at {least}, in the paper both at {BEST_GROUPS:g}"
-    return replace(claim, evidence=f"{where}; {claim.evidence}")
+    text = f"{where}: the error where the utility is largest is the smallest, within a point"
+    claim = same(text, _apart(errors[most], errors[least]))
+    peaks = f"utility is largest at {most}, error smallest at {least}, in the paper (20) both at {BEST_GROUPS:g}"
+    return replace(claim, evidence=f"{peaks}; {claim.evidence}")
 
 
 # ---------------------------------------------------------------- groups that are known
@@ -596,8 +594,7 @@ def alpha(request: ReproductionRequest) -> Result:
     images = read_task(draft, "CIFAR-10")
     for ratio in draft["ratios"]:
         # The same shards and test images at every ratio; a larger one adds training examples.
-        divide = division(**{**draft["tasks"]["CIFAR-10"]["divide"], "train": ratio})
-        task = replace(images, name=f"CIFAR-10-{ratio:g}", divide=divide)
+        task = replace(images, name=f"CIFAR-10-{ratio:g}", divide=partial(images.divide, train=ratio))
         errors = client_errors(run_seeds(draft, task, methods))
         where = f"train ratio {ratio:g}"
         draft.rows += [over_clients(m, where, "error", values) for m, values in errors.items()]

@@ -322,17 +322,9 @@ def _suite(request: ReproductionRequest) -> Result:
     history = draft.complete(compared, "")
     h = history.headline
     own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
-    metrics = (
-        h.shared,
-        f"{h.shared}.mean_last_fifth",
-        own,
-        h.worst,
-        served,
-        adapted,
-        gap_name(SERVED, h.name),
-        gap_name(ADAPTED, h.name),
-    )
-    draft.rows += rows_of(history, (*metrics, "bytes.total"))
+    metrics = (h.shared, f"{h.shared}.mean_last_fifth", own, h.worst, served, adapted, "bytes.total")
+    gaps = (gap_name(models, h.name) for models in (SERVED, ADAPTED))
+    draft.rows += rows_of(history, (*metrics, *gaps))
     rand = groups_found(history)
     draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]
     sign = 1.0 if h.higher else -1.0

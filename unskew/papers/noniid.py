@@ -265,9 +265,8 @@ def digits(request: ReproductionRequest) -> Result:
         if method.kind != "bound" and method.name not in config.BOUNDS:
             gains = seeds[method.label, "global.accuracy.minus_fedavg"]
             draft.claims.append(decide(f"{method.label} ends above fedavg at alpha 0.1", gains))
-    own = "personal.accuracy.mean"
     text = "on a client's own test data fedavg is above training alone"
-    draft.above(text, seeds["fedavg", own], seeds["independent", own])
+    draft.above(text, seeds["fedavg", OWN], seeds["independent", OWN])
     draft.curves = curves_of(history)
     return draft.result()
 
