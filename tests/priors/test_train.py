@@ -175,7 +175,7 @@ def test_a_prior_of_pictures_is_trained_in_the_latents_of_a_given_autoencoder(
     assert prior.sample(prior.start()[None], 2, KEY, steps=2).shape == (1, 2, 3, 16, 16)
     halves.popitem()
     np.savez(file, **{name: t.numpy() for name, t in halves.items()})
-    with pytest.raises(DataError, match="does not hold the weights"):
+    with pytest.raises(DataError, match=r"not a readable data file: .* loading state_dict"):
         trained(1, None)
 
 

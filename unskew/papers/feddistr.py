@@ -319,8 +319,8 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
         if np.isfinite(pure).all():
             draft.add(m, where, "embeddings.purity", pure)
         if m == "feddistr":
-            numbers, printed = [float(info.width * info.sent) for info in mine], TABLE2["0"]
-            draft.add(m, where, "numbers.once", numbers, printed["feddistr parameters"])
+            numbers = [float(info.width * info.sent) for info in mine]
+            draft.add(m, where, "numbers.once", numbers, TABLE2["0"]["feddistr parameters"])
     if "fedavg" in level.by_round and "feddistr" in level.errors:
         _reached(draft, level, where, TABLE2.get(f"{value:g}", {}) if over == "xi" else {})
     add_realised(draft, history, where)

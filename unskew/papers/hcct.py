@@ -56,7 +56,7 @@ from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]
 Clients = Sequence[ClientIndex]
-Divide = Callable[[Dataset, Key], Clients]
+Divide = Callable[..., Clients]
 
 TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4, 5))
 TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}

@@ -167,7 +167,8 @@ def _unit(data: Dataset) -> Tensor:
     if data.inputs.levels is None:
         raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
     black, white = torch.tensor(data.inputs.levels).T[:, :, None, None]
-    return ((as_tensor(data.x_train) - black) / (white - black)).clamp(0, 1)
+    unit: Tensor = ((as_tensor(data.x_train) - black) / (white - black)).clamp(0, 1)
+    return unit
 
 
 def _bytes(unit: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unskew.data.archives import archive_of, array_of
-from unskew.errors import DataError
+from unskew.data.archives import archive_of
 from unskew.files import user_path
 
 CHANNELS, FACTOR = 32, 8
@@ -67,8 +66,5 @@ def fill(encoder: nn.Module, decoder: nn.Module, file: Path) -> None:
         DataError: If the file cannot be read, or holds others.
     """
     with archive_of(user_path(file)) as archive:
-        tensors = {name: torch.from_numpy(array_of(archive, name)) for name in archive.files}
-    try:
+        tensors = {name: torch.from_numpy(t) for name, t in archive.items()}
         nn.ModuleDict({"encoder": encoder, "decoder": decoder}).load_state_dict(tensors)
-    except RuntimeError:
-        raise DataError(f"{file} does not hold the weights of TAESD's taef2, encoder and decoder") from None

@@ -74,11 +74,11 @@ def train(
     Raises:
         DivergedError: If a loss became NaN or infinite.
     """
-    key, image = Key(seed) / "prior", tuple(data.images.shape[1:])
-    if (image[0] == 3) != (autoencoder is not None):
+    key, (c, h, w) = Key(seed) / "prior", data.images.shape[1:]
+    if (c == 3) != (autoencoder is not None):
         raise ConfigError("images in colour need the file of a pretrained autoencoder, and grey ones have none")
     with (key / "weights").ambient():
-        networks = Networks(len(data.words), image)
+        networks = Networks(len(data.words), (c, h, w))
     began, result = time.monotonic(), {}
     if autoencoder is None:
         result["autoencoder_mse"] = _train_autoencoder(networks, data, key / "autoencoder", training, say)
@@ -90,7 +90,7 @@ def train(
     card = {
         **about,
         "rebuild": f"{about['rebuild']} --seed {seed} --data-dir DIR",
-        "image": image,
+        "image": (c, h, w),
         "images": len(data),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "bytes": len(weights),
