@@ -409,7 +409,8 @@ def predict(
 def _outputs(model: nn.Module, batch: Tensor | Tree, kind: TaskKind, width: int, output: str | int | None) -> Tensor:
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
-        given, named = copied_arguments(model, (batch,), {})  # it may work in place, and the rows are the caller's
+        # It may work in place, and the rows are the caller's.
+        given, named = copied_arguments(trained_type(model), model, (batch,), {})
         outputs: Tensor = outputs_of(model(*given, **named), kind, width, output)
     except (IndexError, RuntimeError) as error:
         if isinstance(batch, Tree) or batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):

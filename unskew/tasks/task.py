@@ -158,7 +158,7 @@ class Task:
         with Key(0).ambient():
             module = of_type(_without_counters(self.build()), self.dtype)
         if not is_ours(module) or self.dtype != torch.float32:
-            module.register_forward_pre_hook(copied_arguments, with_kwargs=True)
+            module.register_forward_pre_hook(functools.partial(copied_arguments, self.dtype), with_kwargs=True)
             module.register_forward_hook(
                 lambda _module, _inputs, given: outputs_of(given, self.kind, self.width, self.output)
             )
@@ -290,15 +290,16 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
 
 
 def copied_arguments(
-    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    dtype: torch.dtype, _module: object, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place.
+    """Copies of a network's inputs, which may be stored rows, or needed once more; floating ones are of this type."""
 
-    Floating ones are of the type of the network's parameters.
-    """
-    floats = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    def copy(x: Any) -> Any:
+        cast = isinstance(x, Tensor) and x.dtype != dtype and x.is_floating_point()
+        return x.to(dtype) if cast else x.clone() if isinstance(x, Tensor) else x
+
     parts = inputs[0].parts if inputs and isinstance(inputs[0], Tree) else inputs
-    copies = pytree.tree_map_only(Tensor, lambda x: x.to(floats if x.is_floating_point() else x, copy=True), parts)
+    copies = pytree.tree_map(copy, parts)
     return ((), copies) if isinstance(copies, dict) else (copies, named)
 
 
