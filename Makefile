@@ -116,7 +116,7 @@ release: $(STAMP) ## Build and check what would be uploaded, in build/release, w
 # Every file by its hash, for those who install on a machine that is to be trusted.
 lock: $(STAMP) ## Write requirements.lock: what a deployment needs, with hashes
 	$(PIP) uv
-	$(BIN)/uv pip compile pyproject.toml --extra deploy --extra dp -c constraints.txt --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra deploy -c constraints.txt --generate-hashes \
 	  --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-annotate --quiet \
 	  --output-file requirements.lock
 
