@@ -1,9 +1,12 @@
 """`unskew fed` and `unskew site` as a user meets them, as far as nothing has to be started."""
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import rewrite
@@ -11,11 +14,13 @@ from records import rewrite
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
-from unskew.deploy import parity, site, trial
+from unskew.deploy import parity, trial
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import Site
+from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+
+from .party import Party
 
 TINY = """
 name = "tiny"
@@ -81,11 +86,52 @@ def test_units_are_written_for_the_server_and_for_a_site(call: Callable[..., Cal
     unit = (tmp_path / "unskew-fed-federation.service").read_text()
     assert f'fed" "serve" "--folder" "{tmp_path}/federation"' in unit
     assert '"8443:8443"' in (tmp_path / "compose.json").read_text()
-    (token,) = FederationFolder(tmp_path / "federation").invite(["basel"])
-    (tmp_path / "own.npz").touch()
-    site.join(token, tmp_path / "basel", Site(f"npz:{tmp_path}/own.npz"))
+
+
+OPENED: list[tuple[str, bool]] = []
+"""Files that were opened, and whether they may have been changed."""
+
+
+def watch(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(args[0], str | os.PathLike):
+        OPENED.append((os.fspath(args[0]), args[2] & (os.O_WRONLY | os.O_RDWR) != 0))
+    elif event == "sqlite3.connect":
+        OPENED.append((os.fspath(args[0]), True))
+
+
+def test_a_site_s_unit_has_all_that_it_opens_in_a_run_with_noise(
+    call: Callable[..., Called], small: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its policy and its account were left out: the site in a container had neither, and said nothing."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home/.config/unskew").mkdir(parents=True)
+    (tmp_path / "home/.config/unskew/policy.toml").write_text("max_epsilon = 100.0")
+    party = Party(tmp_path)
+    for name in ("basel", "bern"):
+        rows = [f"{i * i % 7},{i % 5},{'ab'[i % 2]}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["p,q,ill", *rows]))
+        party.join(name, data=f"csv:{tmp_path}/{name}.csv")
     assert call("site", "units", "--folder", "basel")[0] == 0
-    assert f"{tmp_path}/own.npz:ro" in (tmp_path / "compose.json").read_text()
+    (composed,) = json.loads((tmp_path / "compose.json").read_text())["services"].values()
+    assert composed["environment"]["HOME"] == str(tmp_path / "home")
+    unit = (tmp_path / "unskew-site-basel.service").read_text()
+    (sentence,) = [line for line in unit.splitlines() if line.startswith("ReadWritePaths=")]
+    writes = shlex.split(sentence.removeprefix("ReadWritePaths="))
+    assert {path.partition(":")[0] for path in composed["volumes"] if not path.endswith(":ro")} == {*writes}
+    reads = [path.partition(":")[0] for path in composed["volumes"]]
+
+    noised = "methods=[{name='fedavg',with=[{name='local_dp',noise_multiplier=2.0}]}]"
+    task = "task={data='csv:x.csv',model='logistic',data_options={target='ill',classes=['a','b']}}"
+    party.federation.queue(small(task, noised), {"wait_s": 5.0})
+    OPENED.clear()
+    sys.addaudithook(watch)
+    assert party.run() == ["done"]
+    others = [str(tmp_path / name) for name in ("federation", "bern", "bern.csv")]
+    mine = {file for file in OPENED if file[0].startswith(str(tmp_path)) and not file[0].startswith(tuple(others))}
+    assert {Path(path).name for path, _ in mine} > {"basel.csv", "policy.toml", "privacy.sqlite", "audit.jsonl"}
+    assert [path for path, written in mine if not path.startswith(tuple(writes if written else reads))] == []
 
 
 def test_without_grpc_every_command_says_what_to_install(

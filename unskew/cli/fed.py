@@ -79,18 +79,18 @@ def logger(quiet: bool, form: Literal["text", "json"] = "text", file: Path | Non
     return log
 
 
-def write_units(what: str, words: list[str], folder: Path, out: Path, **of_compose: Any) -> None:
-    """Write a systemd unit and a compose file that keep `unskew WORDS` running."""
+def write_units(what: str, words: list[str], writes: list[Path], out: Path, **of_compose: Any) -> None:
+    """Write a systemd unit and a compose file that keep `unskew WORDS FOLDER` running, of the first folder."""
     import getpass
 
     from unskew.deploy import units
     from unskew.files import write_atomically
 
-    program = shutil.which("unskew")
-    command = [program] if program else [sys.executable, "-m", "unskew"]
+    program, words = shutil.which("unskew"), [*words, str(writes[0].absolute())]
     unit, compose = out / f"{what.replace(' ', '-')}.service", out / "compose.json"
-    write_atomically(unit, units.systemd(what, [*command, *words, str(folder.absolute())], folder, getpass.getuser()))
-    write_atomically(compose, units.compose([*words, units.INSIDE], folder, **of_compose))
+    command = [*([program] if program else [sys.executable, "-m", "unskew"]), *words]
+    write_atomically(unit, units.systemd(what, command, writes, getpass.getuser()))
+    write_atomically(compose, units.compose(words, writes, **of_compose))
     print(f"systemd: sudo cp {unit} /etc/systemd/system/ && sudo systemctl enable --now {unit.name}")
     print(f"or: docker compose --file {compose} up --detach")
 
@@ -311,7 +311,7 @@ def serve(
 def units(out: Out = Path(), folder: Folder = HERE) -> None:
     """Write a systemd unit and a compose file for serve."""
     about = _federation(folder).about
-    write_units(f"unskew fed {about['name']}", ["fed", "serve", "--folder"], folder, out, port=about["port"])
+    write_units(f"unskew fed {about['name']}", ["fed", "serve", "--folder"], [folder], out, port=about["port"])
 
 
 @fed.command("backup")

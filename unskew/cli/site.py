@@ -90,12 +90,12 @@ def units(out: Out = Path(), folder: Folder = None) -> None:
     """Write a systemd unit and a compose file for start."""
     require()
     from unskew.deploy import site as sites
-    from unskew.deploy.settings import Site, read_settings
+    from unskew.deploy.settings import Site, outside, read_settings
 
     place = sites.chosen(folder)
     own = read_settings(place / "site.toml", Site)
-    data = [Path(path) for path in (own.place, own.policy, own.data_dir) if path and Path(path).exists()]
-    write_units(f"unskew site {own.name}", ["site", "start", "--folder"], place, out, data=data)
+    writes, reads = outside(own, place)
+    write_units(f"unskew site {own.name}", ["site", "start", "--folder"], [place, *writes], out, reads=reads)
 
 
 def _start(place: Path, quiet: bool, status_port: int | None, log_format: Literal["text", "json"]) -> None:

@@ -19,7 +19,7 @@ from unskew.data.preprocess import ColumnRule, ColumnSums
 from unskew.data.rows import ByteImages
 from unskew.data.sources import gives_bytes, table
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import AGREED, EXPERIMENT, Site, own_state, read_rules, text_of
+from unskew.deploy.settings import AGREED, EXPERIMENT, Site, account, read_rules, text_of
 from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
 from unskew.files import write_atomically
@@ -70,7 +70,7 @@ def open_client(
             state=folder / "state",
             rules=rules,
             audit=rules.audit(home or folder),
-            privacy=Path(rules.policy.privacy or own_state() / "privacy.sqlite").expanduser(),
+            privacy=account(rules),
             account=account_of(site.data or experiment.task.data),
             rounds=experiment.rounds,
         )

@@ -83,37 +83,42 @@ def absolute(source: str) -> str:
 
 
 def own_state() -> Path:
-    """Folder of this user in which sites lie, and what must outlive them.
-
-    Raises:
-        DeployError: If there is no home folder.
-    """
-    return _of_user("XDG_STATE_HOME", ".local/state") / "unskew"
-
-
-def _of_user(variable: str, below_home: str) -> Path:
-    if named := os.environ.get(variable):
-        return Path(named)
-    try:
-        return Path.home() / below_home
-    except RuntimeError:
-        raise DeployError(f"this user has no home folder; set HOME, or {variable} to a folder of its own") from None
+    """Folder of this user in which sites lie, and what must outlive them."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "unskew"
 
 
 def read_rules(site: Site = Site()) -> Rules:
     """Read a site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings.
 
     Raises:
-        ConfigError, DeployError: If it cannot be read, or a setting in it is unknown or not allowed.
+        ConfigError: If it cannot be read, or a setting in it is unknown or not allowed.
     """
     named = site.policy or os.environ.get("UNSKEW_POLICY")
-    settings = Path(named) if named else _of_user("XDG_CONFIG_HOME", ".config") / "unskew" / "policy.toml"
-    path = settings.expanduser().absolute()
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "unskew"
+    path = Path(named or folder / "policy.toml").expanduser().absolute()
     if not named and not path.exists():
         return Rules(where=str(path))
     if not path.exists():
         raise ConfigError(f"there is no policy {path}; correct --policy or UNSKEW_POLICY")
     return Rules(read_settings(path, SitePolicy), str(path))
+
+
+def account(rules: Rules) -> Path:
+    """File that records all noised uploads about this user's data, whatever site and federation make them."""
+    return Path(rules.policy.privacy or own_state() / "account" / "privacy.sqlite").expanduser()
+
+
+def outside(site: Site, folder: Path) -> tuple[list[Path], list[Path]]:
+    """Folders that a site writes to beside its own, and files and folders that it reads; folders of both are made.
+
+    The policy is read anew for each experiment, and an editor may put another file in its place: so it is its folder.
+    """
+    rules = read_rules(site)
+    writes, settings = [account(rules).parent, rules.audit(folder).parent], Path(rules.where).parent
+    for place in (*writes, settings):
+        place.mkdir(parents=True, exist_ok=True)
+    named = (site.place, site.data_dir, os.environ.get("UNSKEW_DATA"), *rules.policy.paths)
+    return writes, [settings, *(path for name in named if name and (path := Path(name).expanduser()).exists())]
 
 
 def read_settings(path: Path, kind: type[T]) -> T:

@@ -1,32 +1,23 @@
 """A systemd unit and a compose file that keep a server or a site running.
 
 Both start it with the machine and again after a failure; a process that ends by itself, because it was told to, stays
-ended.  It may write to its own folder and nothing else.
+ended.  It finds files where this user's processes find them, and may write to the folders that it names, nowhere else.
 """
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from unskew.version import __version__
 
-STARTED_AGAIN_S = 10
-"""Pause before a process that failed is started again, seconds."""
-INSIDE = "/unskew"
-"""The folder in a container."""
+PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "UNSKEW_POLICY", "UNSKEW_DATA")
+"""Variables by which policy, account and data are found."""
 
 
-def systemd(what: str, command: Sequence[str], folder: Path, user: str) -> str:
-    """A systemd unit.
-
-    Args:
-        what: Such as "unskew site Basel".
-        command: The command with its arguments, the program by its whole path.
-        folder: The folder that it may write to.
-        user: Whose process it is.
-    """
-    words = " ".join(map(_quoted, command))
-    path = str(folder.absolute()).replace("%", "%%")
+def systemd(what: str, command: Sequence[str], writes: Sequence[Path], user: str) -> str:
+    """A systemd unit that runs a command as a user, in the first of the folders that it may write to."""
+    folders = [str(path.absolute()) for path in writes]
     return f"""[Unit]
 Description={what}
 Wants=network-online.target
@@ -34,40 +25,45 @@ After=network-online.target
 
 [Service]
 User={user}
-WorkingDirectory={path}
-ExecStart={words}
+WorkingDirectory={folders[0].replace("%", "%%")}
+Environment={_words(map("=".join, _environment().items()))}
+ExecStart={_words(command)}
 Restart=on-failure
-RestartSec={STARTED_AGAIN_S}
+RestartSec=10
 NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
-ReadWritePaths={_quoted(str(folder.absolute()))}
+ReadWritePaths={_words(folders)}
 
 [Install]
 WantedBy=multi-user.target
 """
 
 
-def _quoted(word: str) -> str:
-    return json.dumps(word.replace("%", "%%"), ensure_ascii=False)
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in PLACES if name in os.environ}
 
 
-def compose(arguments: Sequence[str], folder: Path, data: Sequence[Path] = (), port: int | None = None) -> str:
-    """A compose file that builds an image with this version.
+def _words(words: Iterable[str]) -> str:
+    return " ".join(json.dumps(word.replace("%", "%%"), ensure_ascii=False) for word in words)
 
-    Args:
-        arguments: Of the command `unskew`; the folder is there as `INSIDE`.
-        folder: The folder that it may write to.
-        data: Files and folders that it reads, under the same paths.
-        port: The port at which it listens; None for one that does not.
+
+def compose(
+    arguments: Sequence[str], writes: Sequence[Path], reads: Sequence[Path] = (), port: int | None = None
+) -> str:
+    """A compose file that runs `unskew ARGUMENTS` in an image of this version, which listens at a port if one is given.
+
+    It runs in the first of the folders that it may write to; what it `reads` besides has the path that it has outside.
     """
-    volumes = [f"{folder.absolute()}:{INSIDE}", *(f"{path.absolute()}:{path.absolute()}:ro" for path in data)]
+    folders = dict.fromkeys(str(path.absolute()) for path in writes)
+    others = dict.fromkeys(str(path.absolute()) for path in reads if str(path.absolute()) not in folders)
     service = {
         "build": {"dockerfile_inline": f"FROM python:3.11-slim\nRUN pip install 'unskew[deploy]=={__version__}'\n"},
         "command": ["unskew", *arguments],
-        "working_dir": INSIDE,
-        "environment": {"HOME": INSIDE},
-        "volumes": volumes,
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "working_dir": next(iter(folders)),
+        "environment": _environment(),
+        "volumes": [*(f"{path}:{path}" for path in folders), *(f"{path}:{path}:ro" for path in others)],
         "restart": "on-failure",
         "read_only": True,
         "tmpfs": ["/tmp"],
