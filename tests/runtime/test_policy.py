@@ -315,7 +315,11 @@ def test_what_a_participant_forbids_is_refused_by_file_and_key(site: Callable[..
 
 
 def test_methods_that_may_not_run_are_refused_before_data_are_read() -> None:
-    rules(methods=("fedavg",)).check_method("fedavg", covered=False)
+    for name in ("fedavg", "fedavg+secure_sum", "fedavg+local_dp+quantise"):
+        rules(methods=("fedavg",)).check_method(name, covered=False)
+    for methods, name in ((("fedavg",), "fedavg+dw"), (("fedavg+secure_sum",), "fedavg"), (("fedavg",), "fedavg+a:b")):
+        with pytest.raises(ConfigError, match="may not run here"):
+            rules(methods=methods).check_method(name, covered=False)
     with pytest.raises(ConfigError, match=r"fedprox may not run here: policy\.toml allows methods = \['fedavg'"):
         rules(methods=("fedavg",)).check_method("fedprox", covered=False)
     with pytest.raises(ConfigError, match=r"fedprox sends what has no noise .* policy\.toml has max_epsilon = 1;"):

@@ -15,6 +15,12 @@ from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, WireError
 
+PROTECTIONS = (
+    "clip_norm", "quantise", "top_k", "local_dp", "dp_sgd", "central_dp", "secure_sum", "norm_bound", "median",
+    "trimmed_mean", "krum", "multi_krum", "geometric_median",
+)  # fmt: skip
+"""Wrappers with which a method tells no more of a client's data than without them."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
@@ -52,7 +58,7 @@ class SitePolicy:
 
     Attributes:
         accept: "policy" takes part in every experiment that these rules allow; "ask" waits until somebody accepts it.
-        methods: Names of the methods that may run.
+        methods: Names of the methods that may run, also with protections around them.
         relay: False refuses to hand over values that are meant for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
         sums: False keeps the sums of a table's columns here by which sites agree on numbers, and its words.
@@ -128,8 +134,10 @@ class Rules:
             self._check_name(str(entry.get("name") if isinstance(entry, Mapping) else entry))
 
     def _check_name(self, name: str) -> None:
-        allowed = self.policy.methods
-        if allowed is not None and name not in allowed:
+        allowed, inside = self.policy.methods, name
+        while inside.rpartition("+")[2] in PROTECTIONS:
+            inside = inside.rpartition("+")[0]
+        if allowed is not None and not {name, inside} & {*allowed}:
             raise ConfigError(f"method {name[:80]} may not run here: {self.where} allows methods = {list(allowed)}")
 
     def check_method(self, name: str, covered: bool) -> None:
