@@ -24,10 +24,11 @@ from unskew.errors import ConfigError, DataError, WireError
 from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
 from unskew.files import write_atomically
 from unskew.keys import Key
-from unskew.protocol import hook
+from unskew.protocol import Spending, hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
+from unskew.runtime.budget import check_planned
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import REQUESTS, ClientInfo, Envelope, read
@@ -57,6 +58,7 @@ def open_client(
 
     Raises:
         ConfigError, DataError: If the experiment or the site's data cannot be used.
+        WireError: If its uploads would cost more privacy than the policy allows.
     """
     if not 0 <= client < num_clients:
         raise ConfigError(f"a client's number must be 0 to {num_clients - 1}, got {client}")
@@ -65,13 +67,16 @@ def open_client(
         experiment = load(folder / EXPERIMENT, allow_code=rules.code_allowed(site.allow_code))
         for m in experiment.methods:
             rules.check_method(m.name, bool(hook(m.method, "covers_replies")))
+        source = account_of(site.data or experiment.task.data)
+        if rules.policy.max_epsilon is not None and not any((folder / "state").glob("*/*")):  # it has yet to begin
+            check_planned(account(rules), source, planned(experiment), rules)
         runtime = functools.partial(
             ClientRuntime,
             state=folder / "state",
             rules=rules,
             audit=rules.audit(home or folder),
             privacy=account(rules),
-            account=account_of(site.data or experiment.task.data),
+            account=source,
             rounds=experiment.rounds,
         )
         told = json.loads(text_of(folder / AGREED) or "null")
@@ -167,6 +172,17 @@ def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, Colu
         why = f"the noise of {noised[0]} does not cover them" if noised else f"{rules.where} has sums = false"
         raise ConfigError(f"sums of columns stay here ({why}); declare numbers in task.preprocess.columns")
     return told
+
+
+def planned(experiment: Experiment) -> list[Spending]:
+    """What the noised uploads of a whole experiment cost a client that is asked in each of its rounds."""
+    costs = []
+    for _, method in run_setup.cells(experiment):
+        spending = hook(method.method, "spending")
+        for s in {s.purpose: s for step in steps_of(method.method) for s in spending(step, None)}.values():
+            n = experiment.rounds * s.mechanisms
+            costs.append(replace(s, mechanisms=n if s.most is None else min(n, s.most)))
+    return costs
 
 
 def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) -> ClientInfo:

@@ -74,14 +74,27 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
             row = (*upload, s.purpose, s.multiplier, s.mechanisms, s.share)
             columns = "data, experiment, cell, request, purpose, z, n, q"
             db.execute(f"INSERT INTO uploads ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        if (most := rules.policy.max_epsilon) is not None:
-            query = "SELECT z, q, sum(n) FROM uploads WHERE data = ? GROUP BY z, q ORDER BY z, q"
-            uploads = tuple(((z, q), n) for z, q, n in db.execute(query, upload[:1]))
-            epsilon = privacy.composed_epsilon(uploads, rules.policy.delta)
-            if epsilon > most:
-                raise rules.forbid(
-                    "max_epsilon", f"with this upload epsilon would be {epsilon:.4g} about this client's data"
-                )
+        _check(db, upload.data, (), rules, "with this upload")
+
+
+def check_planned(path: Path, data: str, spending: Sequence[Spending], rules: Rules) -> None:
+    """Refuse an experiment before its first upload, if all of them would cost more than the policy allows.
+
+    Raises:
+        WireError, RunError: As `charge`.
+    """
+    with _opened(path) as db:
+        _check(db, data, spending, rules, "after this experiment")
+
+
+def _check(db: sqlite3.Connection, data: str, more: Sequence[Spending], rules: Rules, when: str) -> None:
+    if (most := rules.policy.max_epsilon) is not None:
+        query = "SELECT z, q, sum(n) FROM uploads WHERE data = ? GROUP BY z, q ORDER BY z, q"
+        uploads = [((z, q), n) for z, q, n in db.execute(query, (data,))]
+        uploads += [((s.multiplier, s.share), s.mechanisms) for s in more]
+        epsilon = privacy.composed_epsilon(tuple(uploads), rules.policy.delta)
+        if epsilon > most:
+            raise rules.forbid("max_epsilon", f"{when} epsilon would be {epsilon:.4g} about this client's data")
 
 
 def bind(path: Path, place: str, what: str) -> None:
