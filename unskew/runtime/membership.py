@@ -204,7 +204,7 @@ class Membership:
         """Greet nodes until `at_least` clients are connected.
 
         Raises:
-            QuorumError: If they are not after `wait_s` seconds.
+            QuorumError: If they are not after `wait_s` seconds, or too many are refused and know why.
         """
         end = time.monotonic() + wait_s
         before: object = None
@@ -217,13 +217,14 @@ class Membership:
             if len(present) >= at_least:
                 return
             left, so_many = end - time.monotonic(), f"{len(present)} of {self.expected.num_clients} clients"
-            if left <= 0.0:
+            final = sum(s.again > time.monotonic() for s in refused.values())  # those that were told
+            if left <= 0.0 or final > len(self.registered or range(self.expected.num_clients)) - at_least:
                 why = "".join(f"; {self._name(node)} is refused: {s.reason}" for node, s in refused.items())
                 raise QuorumError(
-                    f"{so_many} are connected after {wait_s:g} s, {at_least} needed; "
+                    f"{so_many} are connected after {wait_s - max(left, 0.0):.3g} s, {at_least} needed; "
                     f"present: {', '.join(map(str, present)) or 'none'}{why}"
                 )
-            if (now := (present, *refused)) != before:  # who was refused can be mended, so that does not end the run
+            if (now := (present, *refused)) != before:
                 before = now
                 self.note(f"{so_many} take part, {at_least} needed; waiting for {left:.0f} s more")
             time.sleep(PAUSE_S)
