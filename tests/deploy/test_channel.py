@@ -136,7 +136,7 @@ class Network:
 
         def forever() -> None:
             with suppress(Exception):  # the server ends with the test
-                channel.stay_connected(connection.serve, lambda error, held: None)
+                list(channel.ends(connection.serve))
 
         threading.Thread(target=forever, daemon=True).start()
         return connection

@@ -146,7 +146,8 @@ def test_three_sites_from_nothing_in_six_commands_and_a_second_experiment(operat
     operator("fed", "remove", "c")
     operator.until(lambda: "none of this federation's sites" in operator.log("c"))
     then = round()
-    operator.until(lambda: round() > then + 2 and "round" in (operator.status()["sites"][1]["doing"] or ""))
+    run = tmp_path / "federation/experiments/second/run"
+    operator.until(lambda: any(t > then + 2 and client == 1 for t, client in trained(run)))
     operator("fed", "stop")
     assert following.wait(60.0) == 2
     assert "second stopped: stopped by request; the same command goes on with it" in operator.log("coordinator")

@@ -106,10 +106,10 @@ def serve() -> None:
 
 def site(number: int) -> None:
     """Send back what comes over our own channel, until killed."""
-    from unskew.deploy.channel import Connection, credentials, stay_connected
+    from unskew.deploy.channel import Connection, credentials, ends
 
     place = Path(os.environ[PLACE])
     plan = json.loads((place / PLAN).read_text())
     own = credentials(place, f"{number}")
     connection = Connection(f"127.0.0.1:{plan['port']}", lambda: own, lambda request: request)
-    stay_connected(connection.serve, lambda *_: None)
+    list(ends(connection.serve))

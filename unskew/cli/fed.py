@@ -427,12 +427,11 @@ def _print_status(now: dict[str, Any]) -> None:
         "here since": lambda s: moment(s["since"]) or "away",
         "seen": lambda s: moment(s["seen"]),
         "version": lambda s: s["version"],
-        "does": lambda s: s["doing"],
         "free": lambda s: size(s["free_bytes"]),
         "days": lambda s: s["certificate_days"],
         "last error": lambda s: f"{moment(s['error_at'])} {s['error']}".strip() if s["error"] else "",
     }
-    _table("sites", columns, now["sites"], [1, 2, 3, 4, 5, 8])
+    _table("sites", columns, now["sites"], [1, 2, 3, 4, 7])
     if now["experiments"]:
         print_jobs(now["experiments"])
 

@@ -627,14 +627,13 @@ def certify(address: str, credentials: Credentials, request: bytes, deadline_s: 
         raise _failed(address, error) from None
 
 
-def stay_connected(serve: Callable[[], None], lost: Callable[[DeployError, float], None]) -> None:
-    """Make a connection again and again, for ever; `lost` gets the reason for each end, and the seconds it had held."""
+def ends(serve: Callable[[], None]) -> Iterator[Away | TurnedAway]:
+    """Make a connection again and again, for ever; yield the reason for each end."""
     while True:
-        began = time.monotonic()
         try:
             serve()
         except (Away, TurnedAway) as error:
-            lost(error, time.monotonic() - began)
+            yield error
             time.sleep(PAUSE_S)
 
 

@@ -41,7 +41,6 @@ GRACE = timedelta(days=30)
 """Time for which an invitation's certificate outlives it, so that its holder can be told that it has expired."""
 EVENTS = 100_000
 """Events that are kept."""
-UNDONE = ("running", "queued")
 _TABLES = """
 CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
@@ -254,7 +253,7 @@ class FederationFolder:
                 db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", row)
                 _note(db, f"{name} is invited", site=name)
             files = certificates.pem(who.certificate), certificates.pem(certificate), certificates.private_pem(key)
-            tokens.append(Token(name, *reached, until, *(file.decode() for file in files)))
+            tokens.append(Token(name, *reached, *(file.decode() for file in files)))
         return tokens
 
     def certify(self, caller: bytes, request: bytes) -> bytes:
@@ -351,23 +350,16 @@ class FederationFolder:
         """Sites that are not removed, in their order."""
         return self.rows("SELECT * FROM sites WHERE state != 'removed' ORDER BY id")
 
-    def saw(
-        self,
-        since: Mapping[Node, float],
-        statuses: Mapping[Node, tuple[float, Row]],
-        errors: Mapping[Node, tuple[float, str]],
-    ) -> None:
-        """Keep since when sites are connected, what they say of themselves, and their last errors."""
+    def saw(self, since: Mapping[Node, float], statuses: Mapping[Node, tuple[float, Row]]) -> None:
+        """Keep since when sites are connected, and what they say of themselves."""
         with self.change() as db:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
             for node, at in since.items():
                 _put(db, "sites", node, since=at, seen=time.time())
             for node, (_, how) in statuses.items():  # it may say anything: numbers and short texts are kept
-                own = {key: how[key] for key in ("disk",) if type(how.get(key)) is int}
-                own |= {k: printable(how[k], 200) for k in ("library", "doing", "error") if type(how.get(k)) is str}
+                disk = how["disk"] if type(how.get("disk")) is int else None
+                own = {"disk": disk, "library": printable(str(how.get("library")), 200)}
                 _put(db, "sites", node, status=json.dumps(own))
-            for node, (at, text) in errors.items():
-                _put(db, "sites", node, error=printable(text), error_at=at)
 
     # ------------------------------------------------------------ experiments
     def queue(self, experiment: "Experiment", options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
@@ -494,7 +486,7 @@ class FederationFolder:
             DeployError: If none runs or waits.
         """
         row = self.next() if name is None else self.experiment(name)
-        if row is None or row["state"] not in UNDONE:
+        if row is None or row["state"] not in ("running", "queued"):
             raise DeployError(f"{'no experiment' if row is None else row['name']} is running or waiting")
         if row["state"] == "running" and self.is_served():
             self.put("experiments", row["id"], stop=1)
@@ -517,10 +509,9 @@ class FederationFolder:
                     "since": row["since"] if served else None,
                     "seen": row["seen"],
                     "version": own.get("library"),
-                    "doing": own.get("doing"),
                     "free_bytes": own.get("disk"),
                     "certificate_days": None if row["ends"] is None else int((row["ends"] - now) // 86_400),
-                    "error": row["error"] or own.get("error") or None,
+                    "error": row["error"],
                     "error_at": row["error_at"],
                 }
             )

@@ -1,7 +1,9 @@
 """A site takes part: it answers the server, whichever experiment it asks about, as its own policy allows."""
 
 import hashlib
+import json
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,11 +11,11 @@ from typing import Any
 
 from unskew.deploy import certificates
 from unskew.deploy.certificates import fingerprint, make_private
-from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, stay_connected
+from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, ends
 from unskew.deploy.client import keep_agreed, open_client
 from unskew.deploy.offers import MOST, Offer
 from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings, text_of
-from unskew.deploy.site import admit, forget_invitation
+from unskew.deploy.site import OUTCOME, admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
 from unskew.files import read_bytes, write_atomically
@@ -21,7 +23,7 @@ from unskew.run.folder import locked
 from unskew.runtime.audit import append
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import printable
-from unskew.runtime.message import REQUESTS, Envelope, Hello, Refusal, read, write
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, Hello, Refusal, read, write
 from unskew.signals import stoppable
 from unskew.version import __version__
 
@@ -42,20 +44,17 @@ class Resident:
 
     def __init__(self, folder: Path, site: Site, say: Say) -> None:
         self.folder, self.site, self.say, self.vitals = folder, site, say, Vitals()
-        self.doing = self.error = ""
-        self.away = "not connected yet"
+        self.audit, self.away, self._said = read_rules(site).audit(folder), "not connected yet", ""
         self._open: tuple[tuple[str, str], ClientRuntime] | None = None
-        self._recorded: dict[str, str] = {}
 
     def status(self) -> dict[str, Any]:
-        """State of the site, for the server's status: version, free disk, what it does, its last error."""
+        """State of the site, for the server's status: version, free disk."""
         self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
         self.renew()
         self.vitals.certificate.labels(self.site.name).set(certificates.days(self.folder / "site.crt"))
-        disk = shutil.disk_usage(self.folder).free
-        return {"library": __version__, "disk": disk, "doing": self.doing, "error": self.error}
+        return {"library": __version__, "disk": shutil.disk_usage(self.folder).free}
 
     def renew(self) -> None:
         """Renew the site's certificate in time; connections made from then on have it."""
@@ -66,91 +65,84 @@ class Resident:
                 certificates.accept(self.folder, certify(str(Address(self.site.host, self.site.port)), own, request))
                 self.say("the site has a new certificate")
             except DeployError as error:
-                text = f"the certificate ends on {certificates.ends(self.folder / 'site.crt'):%Y-%m-%d}: {error}"
-                if text != self.error:
-                    self.say(text)
-                self.error = text
+                at = certificates.ends(self.folder / "site.crt")
+                self.failed(DeployError(f"the certificate ends on {at:%Y-%m-%d}: {error}"))
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Reply to a request; whatever is wrong with it, there is a reply."""
+        offer = None
         try:
             head = read(envelope, REQUESTS)
             if isinstance(head, Hello):
-                offer, waits = self.consider(envelope.parts)
-                if offer.run != head.run:
-                    raise WireError("the experiment is not the one that the server greets for")
-                if waits:
-                    return write("waiting", Refusal(waits))
-                self.doing = offer.name
-                runtime = self.opened(offer, envelope)
+                offer = self.offered(head.run, envelope.parts)
+                waits = self.consider(offer)
+                reply = write("waiting", Refusal(waits)) if waits else self.opened(offer, envelope).answer(envelope)
             else:
-                runtime = self.of_run(head.context.run, envelope)
-                self.doing = f"{runtime.state.parent.name}, round {head.context.round}"
+                reply = self.of_run(head.context.run, envelope).answer(envelope)
         except UnskewError as error:
-            return write("refused", Refusal(self.failed(error)))
-        reply = runtime.answer(envelope)
+            reply = write("refused", Refusal(self.failed(error)))
         self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
         self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)
-        if reply.action == "refused":
-            self.vitals.failures.labels(self.site.name).inc()
-            self.error = printable(str(read(reply, {"refused": Refusal}).reason))
+        if offer is not None:
+            self.record(offer, reply)
         return reply
 
     def failed(self, error: UnskewError) -> str:
-        """Write an error into the site's log; returns what the server may know of it."""
-        self.say(printable(str(error)))
-        quotes = isinstance(error, DataError)  # the data, perhaps
-        self.error = "its data do not go with the experiment; its own log says why" if quotes else printable(str(error))
-        return self.error
+        """Write an error into the site's log, unless it was the last; returns what the server may know of it."""
+        if (text := printable(str(error))) != self._said:
+            self._said = text
+            self.say(text)
+        return "its data do not go with the experiment; its own log says why" if isinstance(error, DataError) else text
 
-    def consider(self, parts: tuple[bytes, ...]) -> tuple[Offer, str]:
-        """Check an offered experiment and keep it; returns it, and why it has to wait, empty if it need not.
+    def offered(self, run: str, parts: tuple[bytes, ...]) -> Offer:
+        """Keep an experiment that is offered.
 
         Raises:
-            WireError: If the authority has not signed it for this site, or a person has refused it.
-            ConfigError: If the policy does not allow it.
+            DeployError, WireError: If the authority has not signed it for this site, or it is another run's.
         """
         if len(parts) != 2:
             raise WireError("a greeting must carry an experiment and its signature")
         offer = Offer.read(*parts, certificates.load_all(self.folder / "ca.crt"))
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
-        place, rules = self.place(offer), read_rules(self.site)
-        try:
-            word = _answer(place)
-            if offer.own_data and self.site.data is None:
-                raise ConfigError("this site has named no data of its own; join anew with --data")
-            rules.check_names(offer.table())
-        except UnskewError as error:
-            self.record(offer, "refused", str(error))
-            raise
-        make_private(place)
+        if offer.run != run:
+            raise WireError("the experiment is not the one that the server greets for")
+        place = make_private(self.place(offer))
         for name, content in (("offer.json", parts[0]), ("offer.sig", parts[1]), (EXPERIMENT, offer.toml.encode())):
             if not (place / name).exists() or (place / name).read_bytes() != content:
                 write_atomically(place / name, content)
-        if rules.policy.accept == "ask" and word != "accepted":
-            waits = f"somebody at the site has yet to accept it: unskew site accept {offer.name}"
-            self.record(offer, "waits", waits)
-            return offer, waits
-        if not word:
-            write_atomically(place / "answer", "accepted")
-        self.record(offer, "accepted", "")
-        return offer, ""
+        return offer
 
-    def record(self, offer: Offer, state: str, reason: str) -> None:
-        """Write the answer to an offer into the audit log and the site's own log, once."""
-        reason = printable(reason)
-        if self._recorded.get(offer.run) != state + reason:
-            self._recorded[offer.run] = state + reason
+    def consider(self, offer: Offer) -> str:
+        """Check an experiment before anything that it names is read; why it has to wait, empty if it need not.
+
+        Raises:
+            WireError: If a person has refused it.
+            ConfigError: If the policy does not allow it.
+        """
+        word, rules = _answer(self.place(offer)), read_rules(self.site)
+        if offer.own_data and self.site.data is None:
+            raise ConfigError("this site has named no data of its own; join anew with --data")
+        rules.check_names(offer.table())
+        asks = rules.policy.accept == "ask" and word != "accepted"
+        return f"somebody at the site has yet to accept it: unskew site accept {offer.name}" if asks else ""
+
+    def record(self, offer: Offer, reply: Envelope) -> None:
+        """Write the answer to an offer beside it, into the audit log and the site's own log, once."""
+        state = {"hello": "accepted", "waiting": "waits"}.get(reply.action, "refused")
+        reason = "" if state == "accepted" else printable(read(reply, REPLIES).reason)
+        outcome = f"{state}{f': {reason}' if reason else ''}"
+        if text_of(self.place(offer) / OUTCOME) != outcome:
             sha256 = hashlib.sha256(offer.toml.encode()).hexdigest()
             row = {"experiment": offer.name, "run": offer.run, "sha256": sha256, "answer": state}
-            append(read_rules(self.site).audit(self.folder), "offer", **row, **({"reason": reason} if reason else {}))
-            self.say(f"{offer.name}: {state}{f': {reason}' if reason else ''}")
+            append(self.audit, "offer", **row, **({"reason": reason} if reason else {}))
+            self.say(f"{offer.name}: {outcome}")
+            write_atomically(self.place(offer) / OUTCOME, outcome)
 
     def kept(self, run: str) -> Path | None:
         """Folder of a run that was offered; None if there is none."""
-        offers = ((path.parent, Offer.parse(read_bytes(path, MOST))) for path in self.folder.glob(OFFERS))
-        return next((place for place, offer in offers if offer.run == run), None)
+        offers = self.folder.glob(OFFERS)
+        return next((path.parent for path in offers if json.loads(read_bytes(path, MOST))["run"] == run), None)
 
     def place(self, offer: Offer) -> Path:
         """Folder of an offer, which may have the name of another."""
@@ -167,8 +159,8 @@ class Resident:
             _answer(self._open[1].state.parent)
             return self._open[1]
         if (place := self.kept(run)) is not None:
-            offer, waits = self.consider(tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
-            if not waits:
+            offer = self.offered(run, tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
+            if not self.consider(offer):
                 return self.opened(offer, request)
         raise WireError("this site takes no part in that run")
 
@@ -216,38 +208,33 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
         say(f"{site.name}: the server's authority is {' or '.join(trusted)}; compare it by telephone")
         connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
-        if joined := not (folder / "invitation.crt").exists():
+        invited = (folder / "invitation.crt").exists
+        if not invited():
             certificates.check(folder, "site")
-        last = ""
 
         def take_part() -> None:
-            nonlocal joined
-            if not joined:
-                invitation = credentials(folder, "invitation")
-                if not admit(folder, lambda request: certify(str(at), invitation, request)):
+            if invited():
+                own = credentials(folder, "invitation")
+                if not admit(folder, lambda request: certify(str(at), own, request)):
                     raise Away("the coordinator has yet to approve this site")
-                joined = True
             connection.serve()
 
-        def lost(error: DeployError, held_s: float) -> None:
-            nonlocal last
-            if isinstance(error, TurnedAway) and not joined:
+        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
+        last, began = "", time.monotonic()
+        for error in ends(take_part):
+            if invited() and isinstance(error, TurnedAway):
                 forget_invitation(folder)  # who was a site before stays one
                 raise error
-            text = str(error)
+            resident.away = str(error)
             try:
-                if joined:
+                if not invited():
                     certificates.check(folder, "site")
             except DeployError as why:
-                text = str(why)
-            resident.away = text
+                resident.away = str(why)
             resident.vitals.connected.set(0)
-            if text != last or held_s > TOLD_AGAIN_S:
-                say(f"{text}; waiting for the server")
-                last = text
-
-        say(f"{site.name}: takes part at {at}; Ctrl-C ends it")
-        stay_connected(take_part, lost)
+            if resident.away != last or time.monotonic() - began > TOLD_AGAIN_S:
+                say(f"{resident.away}; waiting for the server")
+            last, began = resident.away, time.monotonic()
 
 
 def _answer(place: Path) -> str:

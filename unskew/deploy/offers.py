@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +42,6 @@ class Token:
     Attributes:
         site: Name of the site.
         host, port: Where the server is reached.
-        until: Time after which it is no longer taken, seconds since 1970.
         authority: Certificate of the federation's authority, PEM.
         certificate, key: The invitation's own, PEM.
     """
@@ -51,7 +49,6 @@ class Token:
     site: str
     host: str
     port: int
-    until: float
     authority: str
     certificate: str
     key: str
@@ -65,7 +62,7 @@ class Token:
         """Read what `unskew fed invite` printed.
 
         Raises:
-            DeployError: If it is no token, or has expired by the clock here.
+            DeployError: If it is no token.
         """
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
@@ -79,9 +76,6 @@ class Token:
                 x509.load_pem_x509_certificate(certificate.encode())
         except (ValueError, TypeError, ConfigError, DeployError, zlib.error, RecursionError):
             raise DeployError("this is no token; copy the whole line that unskew fed invite printed") from None
-        if time.time() > token.until:
-            at = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.until))
-            raise DeployError(f"the token expired on {at}; ask the coordinator for a new one, and compare the clocks")
         return token
 
     def save(self, folder: Path, trust: bool = True) -> None:
@@ -121,29 +115,16 @@ class Offer:
 
     @classmethod
     def read(cls, data: bytes, signature: bytes, trusted: Sequence[x509.Certificate]) -> "Offer":
-        """Read an offer that came over the network.
+        """Read an offer.
 
         Raises:
-            WireError: If the authority has not signed it, or it is none.
+            DeployError, WireError: If the authority has not signed it, or it is none.
         """
         if len(data) > MOST:
             raise WireError(f"the experiment has {len(data)} bytes, more than the {MOST} allowed")
+        certificates.check_signed(trusted, data, signature)
         try:
-            certificates.check_signed(trusted, data, signature)
-        except DeployError as error:
-            raise WireError(str(error)) from None
-        return cls.parse(data)
-
-    @classmethod
-    def parse(cls, data: bytes) -> "Offer":
-        """Read an offer whose signature was checked when it came.
-
-        Raises:
-            WireError: If it is none.
-        """
-        try:
-            body: Any = json.loads(data)
-            offer: Offer = schema.build(cls, body, "")
+            offer: Offer = schema.build(cls, json.loads(data), "")
             checked_name(offer.name, "an experiment")
         except (DeployError, ConfigError, ValueError, RecursionError) as error:
             raise WireError(str(error)) from None

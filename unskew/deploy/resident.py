@@ -17,7 +17,7 @@ from unskew.run.cell import Cell
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
 from unskew.runtime.log import printable, warn
-from unskew.runtime.message import Delivery, Envelope, Node, Refusal, read
+from unskew.runtime.message import REPLIES, Delivery, Envelope, Node, read
 from unskew.signals import stoppable
 from unskew.words import with_names
 
@@ -42,7 +42,6 @@ class Watch:
     def __init__(self, federation: FederationFolder, hub: GrpcServer, look: Callable[[], None]) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, Vitals()
         self.job: RunningJob | None = None
-        self.errors: dict[Node, tuple[float, str]] = {}
         self._looked = self._saw = 0.0
         self._here: set[Node] = set()
         self._warned = False
@@ -67,7 +66,7 @@ class Watch:
             self._saw, self._here = now, {*here}
             renew(self.federation)
             self.measure(here)
-            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status), self.errors)
+            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status))
         if self.job is not None and self.federation.experiment(self.job.row["name"])["stop"]:
             raise Stopped("stopped by request")
 
@@ -125,14 +124,15 @@ class RunningJob(server.LogCallback):
             self.vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
             self.vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
             self.vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
-            if delivery.reply is None:
-                self.watch.errors[node] = time.time(), delivery.lost
-            elif envelopes[node].action == "hello":
+            reason = delivery.lost
+            with suppress(WireError):
+                if delivery.reply is not None and delivery.reply.action in ("refused", "waiting"):
+                    reason = printable(read(delivery.reply, REPLIES).reason)
+            if delivery.reply is not None and envelopes[node].action == "hello":
                 state = {"hello": "accepted", "waiting": "waits"}.get(delivery.reply.action, "refused")
-                reason = ""
-                with suppress(WireError):
-                    reason = printable(read(delivery.reply, {"refused": Refusal, "waiting": Refusal}).reason)
                 self.federation.answered(self.row, node, state, reason)
+            elif reason:
+                self.federation.put("sites", node, error=printable(reason), error_at=time.time())
             yield node, delivery
 
     def ended_round(self, cell: Cell) -> None:

@@ -5,6 +5,7 @@
         audit.jsonl                every experiment and request, and what it was answered
         experiments/NAME/          offer.json  offer.sig  experiment.toml  agreed.json  state/  models/
                                    answer: what a person has said, "accepted" or "refused"
+                                   outcome: what the server was answered last, with the reason
 
 The key is made here and never leaves.  An experiment is refused, or not, before anything that it names is read.
 """
@@ -23,6 +24,8 @@ from unskew.deploy.offers import Token
 from unskew.deploy.settings import Address, Site, own_state, read_settings, text_of
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
+
+OUTCOME = "outcome"
 
 
 def sites() -> Path:
@@ -103,9 +106,9 @@ def answer(folder: Path, name: str, word: str) -> None:
     """
     place = folder / "experiments" / name
     if not (place / "offer.json").exists():
-        offered = ", ".join(sorted(path.parent.name for path in folder.glob("experiments/*/offer.json")))
-        raise DeployError(f"{name} was not offered to this site (offered: {offered or 'none'})")
+        raise DeployError(f"{name} was not offered to this site; unskew site status lists what was")
     write_atomically(place / "answer", word)
+    (place / OUTCOME).unlink(missing_ok=True)
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def status(folder: Path) -> dict[str, Any]:
         "experiments": [
             {
                 "name": path.parent.name,
-                "answer": text_of(path.parent / "answer") or "waits for an answer",
+                "answer": text_of(path.parent / OUTCOME) or text_of(path.parent / "answer"),
                 "models": str(path.parent / "models") if (path.parent / "models").is_dir() else None,
             }
             for path in offered

@@ -191,5 +191,4 @@ def collect(run: Path, out: Path) -> Path:
     for path in sorted(run.iterdir(), key=lambda p: (p.name == "summary.json", p.name)):
         if path.name != ".lock":
             path.rename(out / path.name)
-    write_atomically(run / "MOVED", f"This run is done; its files are in {out.absolute()}.\n")
     return out

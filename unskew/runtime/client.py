@@ -23,9 +23,10 @@ import secrets
 import statistics
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
@@ -111,6 +112,7 @@ class ClientRuntime:
         privacy: Record of noised uploads, across runs; by default in `state`.
         account: Name of the data in that record, which no experiment changes; by default `info.data`.
         rounds: Rounds of the experiment, beyond which it answers no step; None knows of no end.
+        said: The refusals that the log had last.
     """
 
     info: ClientInfo
@@ -121,6 +123,7 @@ class ClientRuntime:
     privacy: Path | None = None
     account: str = ""
     rounds: int | None = None
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=8))
 
     @property
     def client(self) -> ClientId:
@@ -165,7 +168,9 @@ class ClientRuntime:
             # The error's text may quote the client's data: only its type is sent, the client's own log has the rest.
             log(traceback.format_exc())
             text = f"{type(error).__name__}; the client's own log has more"
-        self.tell(f"does not answer a request ({envelope.action[:40]!r}): {printable(text)}")
+        if text not in self.said:  # each round has the same, as a rule
+            self.said.append(text)
+            self.tell(f"does not answer a request ({envelope.action[:40]!r}): {printable(text)}")
         return write("refused", Refusal(text))
 
     def _introduce(self, head: Hello) -> Envelope:
