@@ -3,6 +3,7 @@
 import json
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import tomli_w
 
 import unskew
-from unskew.deploy import parity, resident
+from unskew.deploy import parity, resident, site
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.record.reader import read
@@ -79,10 +80,16 @@ def test_a_policy_refuses_one_experiment_and_takes_another(party: Party, small: 
     party.join("bern", policy=str(tmp_path / "policy.toml"))
     party.queue(small(), min_clients=1)
     party.queue(small("name='prox'", 'methods.0.name="fedprox"'))
-    assert party.run() == ["done", "done"]
+    party.queue(small("name='all'"), wait_s=600.0)
+    began = time.monotonic()
+    assert party.run() == ["done", "done", "failed"]
+    assert time.monotonic() - began < 60.0, "a refusal is an answer"
+    assert "client 1 is refused: it refuses: method fedavg may" in party.federation.experiment("all")["reason"]
+    refused = {e["name"]: e["answer"] for e in site.status(tmp_path / "bern")["experiments"]}
+    assert [refused[name].partition(":")[0] for name in ("small", "prox", "all")] == ["refused", "accepted", "refused"]
     assert set(trained(party.record("small"))) == {(1, 0), (2, 0)}
     assert set(trained(party.record("prox"))) == {(1, 0), (1, 1), (2, 0), (2, 1)}
-    first, _ = party.federation.jobs()
+    first, *_ = party.federation.jobs()
     assert first["sites"] == {"basel": "accepted", "bern": "refused"}
     reason = party.federation.offers(party.federation.experiment("small"))[1]["reason"]
     assert "method fedavg may not run here" in reason
@@ -103,7 +110,7 @@ def test_an_experiment_that_fails_says_why_and_does_not_stop_the_next(party: Par
 
 def test_a_site_that_is_removed_in_mid_run_leaves_its_place_empty(party: Party, small: Small) -> None:
     party.join("basel", "bern")
-    party.queue(small("rounds=12"), min_clients=2)
+    party.queue(small("rounds=12", 'evaluate=["personal"]'), min_clients=2)
     assert party.run(after(party, 1, lambda: party.federation.remove(["bern"]))) == ["done"]
     record = trained(party.record("small"))
     assert (12, 0) in record
@@ -209,11 +216,25 @@ def test_noise_is_in_the_sites_account_across_experiments(party: Party, small: S
     noised = [{"name": "fedavg", "with": [{"name": "local_dp", "clip": 1.0, "noise_multiplier": 2.0}]}]
     (tmp_path / "policy.toml").write_text(tomli_w.dumps({"privacy": str(tmp_path / "privacy.sqlite")}))
     party.join("basel", "bern", policy=str(tmp_path / "policy.toml"))
+    methods = f"methods={json.dumps(noised).replace(':', '=')}"
     for name in ("one", "two"):
-        party.queue(small(f"name='{name}'", f"methods={json.dumps(noised).replace(':', '=')}"))
+        party.queue(small(f"name='{name}'", methods, 'evaluate=["personal"]'))
     assert party.run() == ["done", "done"]
-    with closing(sqlite3.connect(tmp_path / "privacy.sqlite")) as db:
-        assert db.execute("SELECT count(), count(DISTINCT data) FROM uploads").fetchone() == (2 * 2 * 2, 1)
+
+    def uploads() -> tuple[int, int]:
+        with closing(sqlite3.connect(tmp_path / "privacy.sqlite")) as db:
+            counts: tuple[int, int] = db.execute("SELECT count(), count(DISTINCT data) FROM uploads").fetchone()
+            return counts
+
+    assert uploads() == (2 * 2 * 2, 1)
+
+    # One that would cost too much in the end is refused before it costs anybody anything.
+    (tmp_path / "tight.toml").write_text(tomli_w.dumps({"privacy": str(tmp_path / "own.sqlite"), "max_epsilon": 6.0}))
+    party.join("chur", policy=str(tmp_path / "tight.toml"))
+    party.queue(small("name='three'", "rounds=5", "split.num_clients=3", methods))
+    assert party.run() == ["failed"]
+    assert "after this experiment epsilon would be" in party.federation.experiment("three")["reason"]
+    assert uploads() == (2 * 2 * 2, 1)
 
 
 def test_a_server_that_is_asked_to_stop_keeps_its_experiment_running(
