@@ -218,13 +218,18 @@ def run(
     from unskew.deploy import resident
     from unskew.deploy.server import check_split, refuse_undeployable
     from unskew.experiment import config
+    from unskew.protocol import hook
 
     chosen = _experiment(experiment, settings)
     given = {"deadline_s": deadline, "wait_s": wait, "own_data": not split, "min_clients": min_sites}
     options = {key: value for key, value in given.items() if value is not None} | config.override({}, limits or [])
     refuse_undeployable(chosen)
+    number = len(sites or federation.present())
     if split:
-        check_split(chosen, len(sites or federation.present()))
+        check_split(chosen, number)
+    for method in chosen.methods:
+        if (planned := hook(method.method, "planned")) is not None and number:
+            tell(f"note: {method.label}: {planned(chosen.rounds, number, chosen.cohort(number))}")
     if modules := ", ".join(config.own_modules(chosen)):
         tell(f"note: sites need this code of yours, and --allow-code; it is not sent: {modules}")
     name = federation.queue(chosen, options, sites or ())
