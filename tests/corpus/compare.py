@@ -11,10 +11,10 @@ from unittest import mock
 
 import torch
 
-from . import answers, data, refusals, runs
+from . import answers, data, refusals, runs, variants
 
 HERE = Path(__file__).parent
-CONCERNS = {"runs": runs, "data": data, "refusals": refusals, "answers": answers}
+CONCERNS = {"runs": runs, "variants": variants, "data": data, "refusals": refusals, "answers": answers}
 MACHINE = "machine"
 """The entry of a file that says where its fingerprints were made."""
 
