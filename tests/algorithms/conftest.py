@@ -2,9 +2,9 @@
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
@@ -31,6 +31,19 @@ class World:
     task: Task
     device_data: DeviceData
     population: Population
+
+    def labelled(self, labels: Sequence[Sequence[int]]) -> "World":
+        """The same clients, with these of three labels."""
+        y = torch.tensor([c for part in labels for c in part])
+        histograms = torch.stack([torch.bincount(torch.tensor(part), minlength=3) for part in labels])
+        population = replace(self.population, histograms=histograms)
+        return replace(self, device_data=replace(self.device_data, y=y), population=population)
+
+    def beginning(self, *values: float) -> "World":
+        """Springs with these initial models: the first is the common one, the others are drawn by their number."""
+        models: list[Params] = [{"head.weight": torch.tensor([[v]], dtype=torch.float64)} for v in values]
+        population = replace(self.population, initial=models[0], initialise=lambda key: models[int(key.path[-1])])
+        return replace(self, population=population)
 
     def simulator(self, method: Any, **settings: Any) -> Simulator[Any]:
         executor = Sequential(LocalTrainer(self.task, self.device_data, dtype=torch.float64))
@@ -85,6 +98,25 @@ def world(build: Callable[[], nn.Module], loss: Any, x: Sequence[Tensor], y: Seq
         return {n: t.double() for n, t in task.init(key).items()}
 
     return World(task, device_data, Population(histograms, task.layout, initialise(Key(0)), initialise))
+
+
+Model = dict[str, Tensor]
+"""A model of `classes`, as second programs have it."""
+
+
+def net(w: Mapping[str, Tensor]) -> nn.Sequential:
+    """The network of `classes` with these values, in plain PyTorch."""
+    layers: list[tuple[str, nn.Module]] = [("fc", nn.Linear(4, 5))]
+    if "bn.weight" in w:
+        layers.append(("bn", nn.BatchNorm1d(5)))
+    module = nn.Sequential(OrderedDict([*layers, ("act", nn.Tanh()), ("head", nn.Linear(5, 3))])).double()
+    module.load_state_dict(dict(w), strict=False)
+    return module
+
+
+def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Model:
+    shares = [1.0] * len(models) if weights is None else weights
+    return {k: sum(a * m[k] for m, a in zip(models, shares, strict=True)) / sum(shares) for k in models[0]}
 
 
 def half_square(prediction: Tensor, y: Tensor) -> Tensor:

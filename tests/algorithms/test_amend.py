@@ -7,27 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.algorithms.feddc import FedDC
-from unskew.algorithms.feddyn import FedDyn
-from unskew.algorithms.scaffold import SCAFFOLD
+import unskew as us
 from unskew.protocol import Me, SgdConfig, Step
 from unskew.tree import flat
-from unskew.world.attack import SignFlip
-from unskew.world.outage import Outage
 from unskew.wrappers.base import Wrapper, running, wrap
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.local_dp import LocalDP
 from unskew.wrappers.malicious import IndependentAttack
-from unskew.wrappers.quantise import Quantise
-from unskew.wrappers.secure_sum import SecureSum
 
 M = TypeVar("M")
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 METHODS = {
-    "scaffold": SCAFFOLD(local=SMALL),
-    "scaffold by gradients": SCAFFOLD("I", local=SMALL),
-    "feddyn": FedDyn(alpha=0.5, local=SMALL),
-    "feddc": FedDC(alpha=0.5, local=SMALL),
+    "scaffold": us.SCAFFOLD(local=SMALL),
+    "scaffold by gradients": us.SCAFFOLD("I", local=SMALL),
+    "feddyn": us.FedDyn(alpha=0.5, local=SMALL),
+    "feddc": us.FedDC(alpha=0.5, local=SMALL),
 }
 
 
@@ -51,12 +43,12 @@ class Counts(Wrapper):
 
 WRAPPERS = {
     "nothing": (),
-    "clipped": (ClipNorm(0.05),),
-    "quantised": (Quantise(4),),
-    "noised": (LocalDP(clip=0.5, noise_multiplier=0.1),),
-    "clipped, quantised": (ClipNorm(0.05), Quantise(3)),
-    "quantised, scales clipped": (Quantise(4), ClipNorm(0.05)),
-    "counted, clipped": (Counts(), ClipNorm(0.05)),
+    "clipped": (us.ClipNorm(0.05),),
+    "quantised": (us.Quantise(4),),
+    "noised": (us.LocalDP(clip=0.5, noise_multiplier=0.1),),
+    "clipped, quantised": (us.ClipNorm(0.05), us.Quantise(3)),
+    "quantised, scales clipped": (us.Quantise(4), us.ClipNorm(0.05)),
+    "counted, clipped": (Counts(), us.ClipNorm(0.05)),
 }
 
 
@@ -92,7 +84,7 @@ PAIRS = [*((name, "nothing") for name in METHODS), *zip([*METHODS] * 2, [*WRAPPE
 def test_the_server_s_means_are_those_of_what_clients_remember(name: str, by: str, classes: Any) -> None:
     """c = mean c_i, h = mean g_k, H = mean h_i to float precision, in cohorts of 4 of 5 of which some are lost."""
     method = wrap(METHODS[name], *WRAPPERS[by])
-    sim = classes(n=[4, 7, 9, 3, 5]).simulator(method, clients_per_round=4, outage=Outage(late=0.3), seed=1)
+    sim = classes(n=[4, 7, 9, 3, 5]).simulator(method, clients_per_round=4, outage=us.Outage(late=0.3), seed=1)
     state = sim.start()
     for t in range(1, 7):
         state, _ = sim.round(state, t)
@@ -109,7 +101,7 @@ def test_the_server_s_means_are_those_of_what_clients_remember(name: str, by: st
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc"])
 def test_entries_that_a_secure_sum_cuts_are_cut_in_memory_too(name: str, classes: Any) -> None:
     """Every entry is cut to .01, and all numbers are whole multiples of 2^-24."""
-    sim = classes(n=[4, 7, 9]).simulator(wrap(METHODS[name], SecureSum(clip=0.01)))
+    sim = classes(n=[4, 7, 9]).simulator(wrap(METHODS[name], us.SecureSum(clip=0.01)))
     state = sim.start()
     for t in range(1, 4):
         state, _ = sim.round(state, t)
@@ -122,7 +114,7 @@ def test_a_clipped_variate_by_hand(springs: Any, value: Any) -> None:
 
     The client then remembers -1, and so does the server's mean.
     """
-    method = wrap(SCAFFOLD(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), ClipNorm(18**0.5 / 3))
+    method = wrap(us.SCAFFOLD(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), us.ClipNorm(18**0.5 / 3))
     play = springs(m=[4.0]).play(method, 1)
     assert value(play.params[1]) == pytest.approx(1.0)
     assert value(play.states[1].c) == pytest.approx(-1.0)
@@ -132,7 +124,7 @@ def test_a_clipped_variate_by_hand(springs: Any, value: Any) -> None:
 def test_a_client_that_lies_remembers_the_truth(classes: Any) -> None:
     """What it knows is its own variate; a lie would otherwise be taken for it and grow from round to round."""
     world = classes(n=[4, 7, 9])
-    lies = IndependentAttack(SignFlip(fraction=0.5, scale=3.0), frozenset({1}))
+    lies = IndependentAttack(us.SignFlip(fraction=0.5, scale=3.0), frozenset({1}))
     plain, attacked = (world.play(m, 1) for m in (METHODS["scaffold"], wrap(METHODS["scaffold"], lies)))
     mine, same = (play.sim.memory.get(1) for play in (attacked, plain))
     torch.testing.assert_close(mine.c, same.c, rtol=0, atol=0)

@@ -10,13 +10,12 @@ is used.  Compared after each round is the model that each client would use.
 import dataclasses
 import functools
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import unskew as us
@@ -24,7 +23,8 @@ from unskew.data.batches import plan
 from unskew.keys import Key
 from unskew.protocol import Exponential, SgdConfig
 
-Model = dict[str, Tensor]
+from .conftest import Model, mean, net
+
 Extra = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
 Loop = Callable[["Lab"], Iterator[list[Model]]]
 SIZES, BATCH, EPOCHS, LR, DECAY = (9, 4, 7, 3, 6), 3, 1, 0.2, 0.9
@@ -49,15 +49,6 @@ SETTINGS = {
 
 
 # ---------------------------------------------------------------- plain PyTorch
-def net(w: Mapping[str, Tensor]) -> nn.Sequential:
-    layers: list[tuple[str, nn.Module]] = [("fc", nn.Linear(4, 5))]
-    if "bn.weight" in w:
-        layers.append(("bn", nn.BatchNorm1d(5)))
-    module = nn.Sequential(OrderedDict([*layers, ("act", nn.Tanh()), ("head", nn.Linear(5, 3))])).double()
-    module.load_state_dict(dict(w), strict=False)
-    return module
-
-
 def buffer(name: str) -> bool:
     return "running" in name
 
@@ -129,11 +120,6 @@ class Lab:
     def loss(self, c: int, w: Model) -> float:
         with torch.no_grad():
             return float(F.cross_entropy(net(w).eval()(self.x[c]), self.y[c]))
-
-
-def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Model:
-    shares = [1.0] * len(models) if weights is None else weights
-    return {k: sum(a * m[k] for m, a in zip(models, shares, strict=True)) / sum(shares) for k in models[0]}
 
 
 def plus(w: Model, d: Model, scale: float = 1.0) -> Model:

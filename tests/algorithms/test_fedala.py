@@ -73,20 +73,6 @@ def test_the_weights_stay_between_zero_and_one(eta: float, classes: Any) -> None
     assert bool((w == 0.0).any()) == (eta > 1)
 
 
-@pytest.mark.parametrize("layers", [("head",), ("fc", "head"), ("all",)])
-def test_only_the_layers_that_were_named_are_mixed(layers: tuple[str, ...], classes: Any, equal: Any) -> None:
-    """All others, statistics included, are the global model's; memory has the named parameters only.
-
-    No client ever moves fc.bias, which BatchNorm takes off again, so there is nothing to mix.
-    """
-    world = classes(norm=True)
-    play = world.play(FedALA(layers=layers, local=SMALL), 2)
-    top = world.task.layout.select(layers) & set(world.task.layout.trainable)
-    assert set(play.sim.memory.get(0).own) == set(play.sim.memory.get(0).w) == top
-    own, received = play.own(0), play.params[-1]
-    assert {n for n in own if not torch.equal(own[n], received[n])} == top - {"fc.bias"}
-
-
 @pytest.mark.parametrize(
     ("share", "settled", "passes", "batches"), [(0.8, NEVER, 12, 3), (0.5, NEVER, 12, 2), (1.0, 1e9, 10, 3)]
 )

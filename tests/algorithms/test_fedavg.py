@@ -27,21 +27,6 @@ def test_models_are_averaged_by_examples(springs: Any, value: Any) -> None:
     assert value(springs(m=[4.0, -8.0], n=[3, 1]).play(FedAvg(local, "uniform"), 1).params[1]) == pytest.approx(-1.0)
 
 
-def test_alone_it_is_sgd(classes: Any, equal: Any) -> None:
-    """I-1: one client, full batches, against torch.optim.SGD with the velocity afresh in each round."""
-    world = classes(n=[9])
-    play = world.play(FedAvg(SgdConfig(lr=0.1, local_epochs=4, batch_size=None, momentum=0.9, weight_decay=0.01)))
-    module = world.task.build().double()
-    module.load_state_dict(world.population.initial)
-    for after in play.params[1:]:
-        optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-        for _ in range(4):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(module(world.device_data.x), world.device_data.y).backward()
-            optimiser.step()
-        equal(after, {n: p.detach() for n, p in module.named_parameters()})
-
-
 def test_one_full_batch_step_is_a_step_on_pooled_data(classes: Any, equal: Any) -> None:
     """I-2: sum_k (n_k / n) (w - eta grad F_k) = w - eta grad F, for clients of unequal size."""
     local = SgdConfig(lr=0.3, local_epochs=1, batch_size=None)
@@ -64,43 +49,6 @@ def test_weights_of_a_mean_sum_to_one(n: list[int], weighting: Any) -> None:
     constant = {"w": torch.full((2,), 3.0, dtype=torch.float64)}
     mean = average([constant] * len(n), n, weighting)
     torch.testing.assert_close(mean["w"], constant["w"], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("personal", "stays"), [("head", {"head.weight", "head.bias"}), ("fc", {"fc.weight", "fc.bias"})]
-)
-def test_personal_tensors_do_not_travel(personal: str, stays: set[str], classes: Any, spy: Any) -> None:
-    """I-20: neither down nor up."""
-    with spy() as messages:
-        classes().play(FedAvg(SMALL, personal=(personal,)), rounds=2, codec=True)
-    names = {name for m in messages for name in m.params}
-    assert names == {"fc.weight", "fc.bias", "head.weight", "head.bias"} - stays
-
-
-def test_a_personal_model_is_the_global_body_with_the_own_head(classes: Any, equal: Any) -> None:
-    world = classes()
-    play = world.play(FedAvg(SMALL, personal=("head",)), codec=True)
-    heads = {tuple(play.own(c)["head.bias"].tolist()) for c in range(4)}
-    assert len(heads) == 4
-    for client in range(4):
-        own = play.own(client)
-        equal({n: own[n] for n in ("fc.weight", "fc.bias")}, play.states[-1].params, atol=0.0)
-    assert play.params[-1] is None
-
-
-def test_absent_clients_keep_their_memory(classes: Any, equal: Any) -> None:
-    """I-20: only the cohort's heads change."""
-    sim = classes().simulator(FedAvg(SMALL, personal=("head",)), clients_per_round=2)
-    state, seen = sim.start(), 0
-    for t in range(1, 6):
-        before = sim.memory.at(sim.memory.round)
-        state, trace = sim.round(state, t)
-        cohort = {x.dst - 1 for x in trace.transfers if x.direction == "down"}
-        for client, head in before.items():
-            changed = any(not torch.equal(head[n], sim.memory.get(client)[n]) for n in head)
-            assert changed == (client in cohort)
-            seen += not changed
-    assert seen > 0
 
 
 # Floats per round of everybody together, in models P and buffers Q (baselines.md, section 3), for M participants.

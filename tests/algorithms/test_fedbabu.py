@@ -31,15 +31,6 @@ def test_the_head_is_the_initial_one_at_every_round(classes: Any) -> None:
         assert changed(world.population.initial, play.own(client)) == FC | NORM
 
 
-def test_the_head_never_travels(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: P_phi + Q = 45 floats each way, and no P_theta once either."""
-    with spy() as messages:
-        classes(norm=True).play(FedBABU(local=SMALL), 2, codec=True)
-    assert len(messages) == 2 * 2 * 4
-    assert {n for m in messages for n in m.params} == FC | NORM
-    assert {floats(m) for m in messages} == {45}
-
-
 def test_one_round_by_hand(classes: Any, equal: Any) -> None:
     """Two clients, one full-batch step: phi - lr/2 (g_0 + g_1) of the body, whatever the sizes; the head as it was."""
     world = classes(n=[4, 12])

@@ -77,14 +77,3 @@ def test_the_divisor_is_each_clients_own_or_as_published(
         renewed = value(mine.now.c) - value(mine.before.c) + value(first.c)
         assert renewed == pytest.approx(-moved / (rate * steps[client]), abs=1e-12)
         assert abs(moved) > 0.01
-
-
-# ---------------------------------------------------------------- what is remembered
-
-
-def test_each_part_that_is_off_does_not_travel(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: P = 53; two vectors each way, one without variates, three clients."""
-    for options, models in (({}, 2), ({"variates": False}, 1), ({"drift": False}, 2)):
-        with spy() as messages:
-            classes().play(FedDC(local=SMALL, **options), 1, clients_per_round=3)
-        assert sum(map(floats, messages)) == 2 * 3 * models * 43

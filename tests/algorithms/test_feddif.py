@@ -247,42 +247,6 @@ def test_a_degree_of_learning_is_the_counts_of_the_chain() -> None:
     assert all(isinstance(d, Tensor) and d.dtype == torch.float32 and d.shape == (1, 7) for ds in heard for d in ds)
 
 
-def test_the_ledger_has_the_broadcast_the_bids_and_the_models() -> None:
-    """Two clients, one diffusion round: each DoL goes to the other client, then again with its model to the winner."""
-    game = Game(FedDif(), [[10, 0], [0, 10]])
-    game.play()
-    d2d = [(t.hop, t.kind) for t in game.trace.transfers if t.direction == "d2d"]
-    assert sorted(d2d) == [(1, "control"), (1, "control"), *[(2, "control")] * 2, *[(2, "model")] * 2, *d2d[6:]]
-    up = [(t.hop, t.kind) for t in game.trace.transfers if t.direction == "up"]
-    assert [k for h, k in up if h == 1] == ["control"] * 2
-    assert [k for _, k in up if k == "model"] == ["model"] * 2
-
-
-def test_bids_on_models_that_stayed_are_not_asked_for_again() -> None:
-    """Three clients, epsilon .3: after the first diffusion round only models that moved are on offer."""
-    game = Game(FedDif(epsilon=0.1), [[10, 0, 0], [0, 10, 0], [5, 5, 10]])
-    info = game.play()
-    offered = [len(w.message.dols) for w, _ in game.executor.done if w.step == "bid" and w.me.id == 0]
-    moved = [len(h.moves) for h in info.hops]
-    assert offered == [3, *moved][: len(offered)]
-    assert min(moved) < 3
-
-
-def test_who_was_not_heard_is_asked_again_about_models_that_stayed() -> None:
-    """(6, 6, 8) is near enough and stays.  If client 3's first bids are lost, it is on offer once more, else not."""
-
-    class Once(Outage):
-        def fate(self, key: Key, step: str, asked: int) -> Any:
-            return "late" if (step, asked, key.path[-1]) == ("bid", 0, 3) else None
-
-    for outage, again in ((Outage(), False), (Once(), True)):
-        game = Game(FedDif(epsilon=0.1), [[10, 0, 0], [0, 10, 0], [6, 6, 8], [3, 3, 4]], outage=outage)
-        game.play()
-        calls = [w.message.dols for w, _ in game.executor.done if w.step == "bid" and w.me.id == 0]
-        assert any(d.tolist() == [[6.0, 6.0, 8.0]] for d in calls[0])
-        assert any(d.tolist() == [[6.0, 6.0, 8.0]] for d in calls[1]) == again
-
-
 # ---------------------------------------------------------------- what must hold of any round
 counts = st.integers(3, 5).flatmap(
     lambda n: hnp.arrays("int64", (n, 3), elements=st.integers(0, 12)).filter(lambda h: bool((h.sum(1) > 0).all()))
@@ -370,15 +334,6 @@ def test_equal_shares_are_worth_exactly_nothing(metric: DistanceMetric) -> None:
     """1e-17 of rounding above zero would send a model for nothing."""
     method = FedDif(stop="efficiency", metric=metric)
     assert bids(method, [[[7.0, 21.0, 35.0]], [[1.0, 3.0, 5.0]]], [11, 33, 55]) == [0.0, 0.0]
-
-
-def test_lagged_bids_move_models_that_current_bids_leave() -> None:
-    """(10, 0), (0, 10), (10, 0): after the swap nothing is left to gain, but lagged bids do not know yet."""
-    found = {}
-    for valuation in ("current", "lagged"):
-        method = FedDif(stop="efficiency", epsilon=0.0, valuation=valuation, bits=8e6)  # type: ignore[arg-type]
-        found[valuation] = Game(method, [[10, 0], [0, 10], [10, 0]]).play().iterations
-    assert found["lagged"] > found["current"]
 
 
 def test_mean_efficiency_over_all_models_ends_the_round() -> None:
@@ -531,14 +486,6 @@ def test_later_trainers_add_noise_if_asked_to() -> None:
 
 
 # ---------------------------------------------------------------- the pooled target
-def test_the_pooled_target_is_everybodys_shares_asked_once() -> None:
-    game = Game(FedDif(target="pooled"), SKEWED, codec=True)
-    game.play()
-    expected = shares(torch.tensor(SKEWED).sum(0).double())
-    torch.testing.assert_close(game.state.target, expected)
-    asked = sum(w.step == "tally" for w, _ in game.executor.done)
-    game.play()
-    assert sum(w.step == "tally" for w, _ in game.executor.done) == asked == 5
 
 
 def test_no_client_sees_anothers_counts_in_the_sum() -> None:

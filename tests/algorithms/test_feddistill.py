@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from unskew.algorithms.feddistill import ClassOutputs, Distil, FedDistill, FedDistillPlus, Reward, Teacher, taught
+from unskew.algorithms.feddistill import ClassOutputs, Distil, FedDistill, Reward, Teacher, taught
 from unskew.algorithms.parts import mean_by_class
 from unskew.keys import Key
 from unskew.protocol import Batch, SgdConfig
@@ -79,14 +79,3 @@ def test_what_a_client_says_are_its_trained_models_mean_logits(classes: Any) -> 
     expected, held = mean_by_class(means, counts, "clients")
     torch.testing.assert_close(play.states[1].z, expected, rtol=0, atol=1e-12)
     assert torch.equal(play.states[1].known, held)
-
-
-# ---------------------------------------------------------------- methods
-
-
-def test_a_matrix_and_counts_travel(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: C^2 = 9 numbers each way and C counts up; the known rows are C bits.  FedDistill+ adds P = 43 each way."""
-    for method, models in ((FedDistill(local=SMALL), 0), (FedDistillPlus(local=SMALL), 1)):
-        with spy() as messages:
-            classes().play(method, rounds=1, clients_per_round=2)
-        assert [floats(m) for m in messages] == [43 * models + 9 + 3] * 4

@@ -190,24 +190,3 @@ def test_a_client_that_counts_countless_examples_counts_for_twice_the_next(
     assert info.warnings == (
         "client 2 says it has more than twice as many examples as any other, and counts for twice as many",
     )
-
-
-def test_a_client_alone_with_several_embeddings_merges_nobody_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Far apart as they are, they are no yardstick for others.
-
-    Client 0 alone of the honest has two of one label, and 2 two of any: the median of any is honest.  What 1 and
-    2 have in common, label 1 in one style, is found; of the liar's nothing is joined to anything.
-    """
-
-    def far(reply: Any) -> Any:
-        v = torch.stack([torch.full((16,), x) for x in (-8.0, 8.0, -8.0, 8.0)])
-        labels = torch.tensor([1, 1, 2, 2])
-        return dataclasses.replace(reply, embeddings=v, labels=labels, counts=torch.ones(4, dtype=torch.int64))
-
-    state, _, lost = lived("feddistr", 4, far, "disentangle", tmp_path, monkeypatch, m="oracle", steps=100)
-    owners, sets = state.info.owners, state.info.sets
-    assert not lost
-    assert [{owners[i] for i in s} for s in sets if len(s) > 1] == [{1, 2}]
-    assert state.info.tau < 3.0

@@ -5,22 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from unskew.algorithms.cfl import CFL
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedbn import FedBN
-from unskew.algorithms.fedper import FedPer
-from unskew.algorithms.flsc import FLSC
-from unskew.algorithms.grouped import Grouped
-from unskew.algorithms.hcct import HCCT, HCCT_E
-from unskew.algorithms.ifca import IFCA
-from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import MAXFL_HCCT
-from unskew.protocol import SgdConfig
+import unskew as us
 from unskew.reduction import weighted_mean
 from unskew.runtime.memory import Memory
 from unskew.tree import Params
 
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
+SMALL = us.SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 HEAD = {"head.weight", "head.bias"}
 NORM = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
 
@@ -29,21 +19,11 @@ def part(params: Params, names: set[str]) -> Params:
     return {n: t for n, t in params.items() if n in names}
 
 
-@pytest.mark.parametrize(("make", "stays"), [(FedPer, HEAD), (FedBN, NORM)])
-def test_what_stays_is_on_no_message_and_the_rest_on_all(make: Any, stays: set[str], classes: Any, spy: Any) -> None:
-    """I-20: down and up; for FedPer the statistics of the body travel with it."""
-    world = classes(norm=True)
-    with spy() as messages:
-        world.play(make(SMALL), rounds=2, codec=True)
-    assert len(messages) == 2 * 2 * 4
-    assert all(set(m.params) == set(world.population.initial) - stays for m in messages)
-
-
-@pytest.mark.parametrize(("make", "stays"), [(FedPer, HEAD), (FedBN, NORM)])
+@pytest.mark.parametrize(("make", "stays"), [(us.FedPer, HEAD), (us.FedBN, NORM)])
 def test_a_round_averages_the_rest_and_keeps_what_stays(make: Any, stays: set[str], classes: Any, equal: Any) -> None:
     """Round 1 starts alike everywhere, so each client trains as it would alone; the own part is what that left."""
     world = classes(n=[4, 7, 9], norm=True)
-    play, alone = world.play(make(SMALL), 1), world.play(Independent(SMALL), 1)
+    play, alone = world.play(make(SMALL), 1), world.play(us.Independent(SMALL), 1)
     mean = weighted_mean([alone.own(c) for c in range(3)], [4.0, 7.0, 9.0])
     for c in range(3):
         own = play.own(c)
@@ -54,8 +34,8 @@ def test_a_round_averages_the_rest_and_keeps_what_stays(make: Any, stays: set[st
 def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> None:
     """Two rounds by hand: in round 2 a client trains (mean body, its own head of round 1)."""
     world = classes(n=[5, 5], norm=False)
-    local = SgdConfig(lr=0.2, local_epochs=1, batch_size=None)
-    one, two = world.play(FedPer(local), 1), world.play(FedPer(local), 2)
+    local = us.SgdConfig(lr=0.2, local_epochs=1, batch_size=None)
+    one, two = world.play(us.FedPer(local), 1), world.play(us.FedPer(local), 2)
     start = one.own(1)
     module = world.task.build().double()
     module.load_state_dict(start)
@@ -68,13 +48,13 @@ def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> Non
 # ---------------------------------------------------------------- inside groups
 OWN: dict[str, Any] = {"local": SMALL, "weighting": "samples", "personal": ("head",)}
 ONE_GROUP: dict[str, Any] = {
-    "grouped": Grouped(None, **OWN),
-    "hcct": HCCT(**OWN, warmup="global", groups=1),
-    "hcct_e": HCCT_E(**OWN, warmup="global", groups=1),
-    "ifca": IFCA(clusters=1, **OWN),
-    "flsc": FLSC(clusters=1, memberships=1, **OWN),
-    "cfl": CFL(eps1=0.0, **OWN),
-    "maxfl_hcct": MAXFL_HCCT(float("inf"), **OWN),
+    "grouped": us.Grouped(None, **OWN),
+    "hcct": us.HCCT(**OWN, warmup="global", groups=1),
+    "hcct_e": us.HCCT_E(**OWN, warmup="global", groups=1),
+    "ifca": us.IFCA(clusters=1, **OWN),
+    "flsc": us.FLSC(clusters=1, memberships=1, **OWN),
+    "cfl": us.CFL(eps1=0.0, **OWN),
+    "maxfl_hcct": us.MAXFL_HCCT(float("inf"), **OWN),
 }
 
 
@@ -82,19 +62,19 @@ ONE_GROUP: dict[str, Any] = {
 def test_in_one_group_of_all_any_clustered_method_with_own_heads_is_fedper(name: str, classes: Any, equal: Any) -> None:
     """Also what travels: no head."""
     world = classes(n=[4, 7, 9])
-    play, plain = world.play(ONE_GROUP[name]), world.play(FedPer(SMALL))
+    play, plain = world.play(ONE_GROUP[name]), world.play(us.FedPer(SMALL))
     for client in range(3):
         equal(play.own(client), plain.own(client), atol=1e-12)
     assert play.sim.method.serve(play.states[-1], None) is None
     up = [t.bytes for t in play.traces[-1].transfers if t.direction == "up"]
-    whole = [t.bytes for t in world.play(FedAvg(SMALL), 1).traces[-1].transfers if t.direction == "up"]
+    whole = [t.bytes for t in world.play(us.FedAvg(SMALL), 1).traces[-1].transfers if t.direction == "up"]
     assert max(up) < min(whole)
 
 
 def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, equal: Any) -> None:
     """Threshold -inf: after the warm-up both leave, the group's body under their own heads.  Threshold inf: back."""
     world = classes(n=[4, 7])
-    method = MAXFL_HCCT(float("-inf"), warmup=1, **OWN)
+    method = us.MAXFL_HCCT(float("-inf"), warmup=1, **OWN)
     sim = world.simulator(method)
     state, _ = sim.round(sim.start(), 1)
     inside = [sim.memory.get(c) for c in (0, 1)]
@@ -103,7 +83,7 @@ def test_a_client_s_own_head_goes_with_it_from_the_group_and_back(classes: Any, 
     outside = [sim.memory.get(c) for c in (0, 1)]
     assert all(set(m.own) == set(world.population.initial) and m.alone for m in outside)
     assert all(t.kind == "control" for t in trace.transfers if t.direction == "up")
-    again = world.simulator(MAXFL_HCCT(float("inf"), warmup=1, **OWN))
+    again = world.simulator(us.MAXFL_HCCT(float("inf"), warmup=1, **OWN))
     again.memory = Memory(2, dict(enumerate(outside)))
     start = {c: again.own_models(state, [c], 3)[c] for c in (0, 1)}
     for c in (0, 1):

@@ -13,14 +13,6 @@ from unskew.protocol import Batch, SgdConfig
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 
-def labelled(base: Any, labels: list[list[int]]) -> Any:
-    """The world with these labels."""
-    y = torch.tensor([c for part in labels for c in part])
-    histograms = torch.stack([torch.bincount(torch.tensor(part), minlength=3) for part in labels])
-    population = dataclasses.replace(base.population, histograms=histograms)
-    return dataclasses.replace(base, device_data=dataclasses.replace(base.device_data, y=y), population=population)
-
-
 def own_prototypes(play: Any, client: int) -> dict[int, Tensor]:
     """Mean features of a client's classes under the model it keeps."""
     rows = play.sim.executor.trainer.device_data.train[client]
@@ -40,7 +32,7 @@ def test_the_pull_by_hand() -> None:
 
 def test_a_class_held_by_one_client_has_that_clients_mean(classes: Any) -> None:
     """I-23: class 2 is client 1's; class 0 is shared 1 to 3 and weighed by examples, or alike."""
-    world = labelled(classes(n=[4, 4]), [[0, 1, 1, 1], [0, 0, 0, 2]])
+    world = classes(n=[4, 4]).labelled([[0, 1, 1, 1], [0, 0, 0, 2]])
     for averaging, share in (("examples", 0.25), ("clients", 0.5)):
         play = world.play(FedProto(averaging=averaging, local=SMALL), rounds=1)
         first, second = own_prototypes(play, 0), own_prototypes(play, 1)
@@ -53,7 +45,7 @@ def test_a_class_held_by_one_client_has_that_clients_mean(classes: Any) -> None:
 
 def test_a_class_nobody_reports_keeps_its_prototype_and_an_unseen_one_stays_absent(classes: Any) -> None:
     """I-23."""
-    world = labelled(classes(n=[4, 4]), [[0, 0, 0, 0], [1, 1, 1, 1]])
+    world = classes(n=[4, 4]).labelled([[0, 0, 0, 0], [1, 1, 1, 1]])
     play = world.play(FedProto(local=SMALL), rounds=8, clients_per_round=1)
     cohorts = [next(t.src - 1 for t in x.transfers if t.direction == "up") for x in play.traces]
     assert set(cohorts) == {0, 1}
@@ -69,20 +61,12 @@ def test_classes_may_be_numbered_otherwise(classes: Any) -> None:
     """I-23: with the classes and the rows of the head exchanged, prototypes are exchanged and nothing else."""
     labels, turn = [[0, 1, 2, 1], [2, 2, 0, 1]], [2, 0, 1]
     base = classes(n=[4, 4])
-    one = labelled(base, labels).play(FedProto(local=SMALL), rounds=3)
+    one = base.labelled(labels).play(FedProto(local=SMALL), rounds=3)
     initial = dict(base.population.initial)
     for name in ("head.weight", "head.bias"):
         initial[name] = torch.empty_like(initial[name])
         for old, new in enumerate(turn):
             initial[name][new] = base.population.initial[name][old]
     moved = dataclasses.replace(base, population=dataclasses.replace(base.population, initial=initial))
-    other = labelled(moved, [[turn[c] for c in part] for part in labels]).play(FedProto(local=SMALL), rounds=3)
+    other = moved.labelled([[turn[c] for c in part] for part in labels]).play(FedProto(local=SMALL), rounds=3)
     torch.testing.assert_close(other.states[3].spread()[turn], one.states[3].spread(), rtol=0, atol=1e-12)
-
-
-def test_prototypes_of_classes_present_travel(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: d = 5.  Up: a row for each class held, and 3 counts; down: a row for each class known, and the same."""
-    world = labelled(classes(n=[4, 4]), [[0, 1, 1, 1], [0, 0, 0, 0]])
-    with spy() as messages:
-        world.play(FedProto(local=SMALL), rounds=2)
-    assert [floats(m) for m in messages] == [3, 3, 10 + 3, 5 + 3, 10 + 3, 10 + 3, 10 + 3, 5 + 3]

@@ -9,12 +9,10 @@ from unskew.algorithms.fedrep import FedRep
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Fitted, Me, Sgd, SgdConfig
-from unskew.reduction import weighted_mean
 from unskew.runtime.in_process import Simulator
 from unskew.tree import Params
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-PLAIN = SgdConfig(lr=0.1, local_epochs=1, batch_size=None)
 HEAD = {"head.weight", "head.bias"}
 NORM = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
 
@@ -59,25 +57,6 @@ def test_each_phase_leaves_the_others_tensors_as_they_are(personal: tuple[str, .
         assert second.start is head.params
         assert changed(second.start, body.params) == everything - own
         assert (head.steps, body.steps) == (3 * 3, 2 * 3)
-
-
-def test_the_head_does_not_travel_and_the_body_does(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: P_phi + Q = 4*5 + 5 + 10 + 10 = 45 floats each way."""
-    world = classes(norm=True)
-    with spy() as messages:
-        world.play(FedRep(head_epochs=1, local=SMALL), rounds=2, codec=True)
-    assert {n for m in messages for n in m.params} == set(world.population.initial) - HEAD
-    assert {floats(m) for m in messages} == {45}
-
-
-def test_bodies_have_equal_weights_unless_told(classes: Any, equal: Any) -> None:
-    world = classes(n=[4, 12])
-    for weighting, weights in (("uniform", [1.0, 1.0]), ("samples", [4.0, 12.0])):
-        method = FedRep(head_epochs=1, local=PLAIN, weighting=weighting)  # type: ignore[arg-type]
-        bodies = [f.params for _, _, f in watched(world, method, rounds=1)[1::2]]
-        mean = weighted_mean(bodies, weights)
-        got = world.play(method, 1).states[-1].params
-        equal(got, {n: mean[n] for n in got}, atol=1e-12)
 
 
 def test_finetuning_moves_the_head_alone_and_is_forgotten(classes: Any) -> None:

@@ -1,35 +1,15 @@
 """FLSC: clients in several clusters, between IFCA at one end and FedAvg from the mean of all starts at the other."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 
 from unskew.algorithms.flsc import FLSC, FLSCReply
-from unskew.algorithms.ifca import IFCA
 from unskew.errors import WireError
-from unskew.keys import Key
 from unskew.protocol import Layout, SgdConfig
-from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
-
-
-def beginning(world: Any, models: Sequence[Params]) -> Any:
-    """The same clients, with these initial models."""
-
-    def initialise(key: Key) -> Params:
-        return models[int(key.path[-1])]
-
-    population = dataclasses.replace(world.population, initial=models[0], initialise=initialise)
-    return dataclasses.replace(world, population=population)
-
-
-def points(*values: float) -> list[Params]:
-    return [{"head.weight": torch.tensor([[v]], dtype=torch.float64)} for v in values]
 
 
 # ---------------------------------------------------------------- by hand
@@ -41,7 +21,7 @@ def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any
     Of client 1: 32, 18, 144.5, so it is in 0 and 1, starts at -1 and ends at -4.5.
     Model 0: (4.25 - 4.5) / 2, or (3 * 4.25 - 4.5) / 4; model 1 is client 1's, model 2 client 0's.
     """
-    world = beginning(springs(m=[4.0, -8.0], n=[3, 1]), points(0.0, -2.0, 9.0))
+    world = springs(m=[4.0, -8.0], n=[3, 1]).beginning(0.0, -2.0, 9.0)
     play = world.play(FLSC(clusters=3, memberships=2, local=STEP, weighting=weighting), 1)
     end = play.states[-1]
     assert [value(m) for m in end.models] == pytest.approx([shared, -4.5, 4.25])
@@ -55,7 +35,7 @@ def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any
 
 def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:
     """m = 3 is as far from 0 as from 6, and from -2 as from 8."""
-    world = beginning(springs(m=[3.0]), points(-2.0, 8.0, 6.0, 0.0))
+    world = springs(m=[3.0]).beginning(-2.0, 8.0, 6.0, 0.0)
     assert world.play(FLSC(clusters=4, memberships=3, local=STEP), 1).states[-1].ids == {0: (0, 2, 3)}
 
 
@@ -72,20 +52,6 @@ def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
     assert found == current != first  # from the same models, the initial ones
     state, _ = sim.round(state, 2)
     assert state.ids == found
-
-
-# ---------------------------------------------------------------- limits
-def test_one_membership_is_ifca(classes: Any, equal: Any) -> None:
-    """I-28."""
-    world = classes(n=[4, 7, 9, 3, 8], norm=True)
-    ours = world.play(FLSC(clusters=3, memberships=1, local=SMALL), clients_per_round=4)
-    theirs = world.play(IFCA(clusters=3, local=SMALL), clients_per_round=4)
-    assert len(set(theirs.states[-1].chosen.values())) > 1
-    for a, b in zip(ours.states, theirs.states, strict=True):
-        equal(list(a.models), list(b.models))
-        assert {c: j for c, (j,) in a.ids.items()} == b.chosen
-    for c in range(5):
-        equal(ours.own(c), theirs.own(c))
 
 
 # ---------------------------------------------------------------- bad input, wire, losses

@@ -5,11 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from unskew import wire
 from unskew.algorithms.gossip import Gossip
 from unskew.algorithms.independent import Independent
-from unskew.keys import Key
-from unskew.ledger import totals
 from unskew.protocol import SgdConfig
 from unskew.server.graphs import Complete, Edges, ErdosRenyi, Geometric, Ring
 
@@ -53,24 +50,6 @@ def test_averaging_keeps_the_mean_of_what_training_made(
     m = [6.0, 0.0, -12.0, 4.0, 1.0, 7.0]
     play = springs(m=m).play(Gossip(graph, mixing, order, STEP), 4)
     assert sum(own(play, value)) == pytest.approx(sum(m) * (1 - 0.5**4))
-
-
-@pytest.mark.parametrize("order", ["train-then-mix", "together"])
-def test_models_travel_along_every_edge_and_nowhere_else(order: Any, classes: Any) -> None:
-    """I-42: 2 e models from device to device, none down or up; the graph is the same in every round."""
-    world = classes(n=[4] * 6, norm=True)
-    play = world.play(Gossip(Geometric(0.4), order=order, local=SMALL))
-    a = Geometric(0.4)(6, Key(0) / "graph")
-    model = wire.nbytes(world.population.initial)
-    for trace in play.traces:
-        sent = [x for x in trace.transfers if x.kind == "model"]
-        assert sorted((x.src - 1, x.dst - 1) for x in sent) == [tuple(e) for e in a.nonzero().tolist()]
-        assert {x.bytes for x in sent} == {model}
-        assert {x.direction for x in sent} == {"d2d"}
-        sums = totals(trace.transfers)
-        assert sums["d2d"] == int(a.sum()) * model
-        # What is left are handles and weights: nothing of a model's size per client.
-        assert 0 < sums["down"] + sums["up"] < 6 * 1200
 
 
 def test_a_client_not_heard_of_is_left_out_and_the_mean_of_the_others_is_kept(

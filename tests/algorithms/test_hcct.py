@@ -24,7 +24,6 @@ from unskew.algorithms.independent import Independent
 from unskew.info import Apart, GroupMerge, Refused
 from unskew.keys import Key
 from unskew.protocol import Federation, Layout, SgdConfig, drive
-from unskew.server import cluster
 from unskew.tree import Params
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
@@ -105,15 +104,6 @@ def test_a_group_weighs_models_by_examples_or_alike(springs: Any, value: Any) ->
 
 
 # ---------------------------------------------------------------- limits
-
-
-def test_a_head_that_stays_is_in_no_message(classes: Any, spy: Any, floats: Any) -> None:
-    """4 * 5 + 5 numbers of the body travel; the head's 18 never do, and no group has one."""
-    with spy() as messages:
-        play = classes().play(HCCT_P(local=SMALL, alpha=1.0), 3)
-    assert {floats(m) for m in messages} == {25}
-    assert all(set(m) == {"fc.weight", "fc.bias"} for m in play.states[-1].models)
-    assert play.sim.method.serve(play.states[-1], None) is None
 
 
 def test_published_heads_are_averaged_and_only_used_as_own(classes: Any, equal: Any) -> None:
@@ -243,14 +233,6 @@ def test_an_arrival_trains_from_the_mean_and_is_placed_in_the_next_round() -> No
     assert placed.benefit == pytest.approx(0.1, abs=1e-4)
 
 
-def test_groups_that_are_not_made_anew_take_arrivals_in() -> None:
-    server = Server(HCCT(alpha=1.0, one_shot=True, arrivals=Arrivals(3, 2)), 4)
-    old = {0: RIGHT, 1: RIGHT, 2: UP}
-    for gradients in (old, old, {**old, 3: UP}):
-        server.round(gradients)
-    assert server.round({0: UP, 1: LEFT, 2: UP, 3: UP}).groups == ((0, 1), (2, 3))
-
-
 def test_placing_leaves_the_others_where_they_would_be_without_the_arrival() -> None:
     """An arrival between two groups draws them into one partition by Algorithm 2, but only joins one of them."""
     gradients = {0: RIGHT, 1: UP, 2: [1.0, 1.0]}
@@ -261,18 +243,6 @@ def test_placing_leaves_the_others_where_they_would_be_without_the_arrival() -> 
             state = server.round(gradients)
         ends[placement] = state.groups
     assert ends == {"greedy": ((0, 2), (1,)), "recluster": ((0, 1, 2),)}
-
-
-def test_who_leaves_is_in_no_group_and_no_mean() -> None:
-    server = Server(HCCT(alpha=HUGE, arrivals=Arrivals(3, 2, 0, 1)), 3)
-    gradients = {0: UP, 1: RIGHT, 2: RIGHT}
-    server.round(gradients)
-    server.round(gradients)
-    state = server.round(gradients)
-    assert state.groups == ((1, 2),)
-    assert state.mean is state.models[0]
-    assert 0 not in server.sent
-    assert server.method.serve(state, 0) is state.mean
 
 
 # ---------------------------------------------------------------- what is compared
@@ -400,15 +370,3 @@ def test_the_first_clients_statistics_are_in_the_gradients_of_all_groups() -> No
             assert float(products.own[i, k]) == pytest.approx(float(g[i] @ g[k]))
             assert float(products.toward[i, k]) == pytest.approx(float(g[i] @ h[k]))
             assert float(products.among[i, k]) == pytest.approx(float(h[i] @ h[k]))
-
-
-# ---------------------------------------------------------------- facts, options, refusals
-
-
-def test_the_partition_is_that_of_the_gradients(classes: Any) -> None:
-    """Through a whole run: the groups of round 3 are Algorithm 2 on what clients did in round 2."""
-    world = classes(n=[5, 6, 7, 8, 9])
-    play = world.play(HCCT(SMALL, alpha=4.0), 3)
-    kept = play.states[2].evidence
-    assert play.states[3].groups == cluster.partition(kept.gram, kept.n, 4.0).groups
-    assert play.states[3].info.basis.gram.equal(kept.gram)

@@ -1,37 +1,17 @@
 """IFCA: everybody trains what fits best; models that begin apart find the groups, and others are refused."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.algorithms.ifca import IFCA, IFCAReply, nearest
 from unskew.errors import WireError
-from unskew.keys import Key
 from unskew.protocol import Layout, SgdConfig
-from unskew.tree import Params
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
-
-
-def beginning(world: Any, models: Sequence[Params]) -> Any:
-    """The same clients, with these initial models: the first is the common one, the others are drawn."""
-
-    def initialise(key: Key) -> Params:
-        return models[int(key.path[-1])]
-
-    population = dataclasses.replace(world.population, initial=models[0], initialise=initialise)
-    return dataclasses.replace(world, population=population)
-
-
-def points(*values: float) -> list[Params]:
-    """Models of the springs' world."""
-    return [{"head.weight": torch.tensor([[v]], dtype=torch.float64)} for v in values]
 
 
 # ---------------------------------------------------------------- one round by hand
@@ -50,7 +30,7 @@ def test_a_round_by_hand(options: dict[str, Any], expected: list[float], springs
     Losses at 0 and -2: 8, 18; 18, 32; 32, 18.  So y = 2, 3 for model 0 and -5 for model 1.
     Means: (2 + 3) / 2, (2 + 3 * 3) / 4.  Gradients: 0 + (2 + 3) / 3 and -2 - 3 / 3; (2 + 9) / 6 and -2 - 2 * 3 / 6.
     """
-    world = beginning(springs(m=[4.0, 6.0, -8.0], n=[1, 3, 2]), points(0.0, -2.0))
+    world = springs(m=[4.0, 6.0, -8.0], n=[1, 3, 2]).beginning(0.0, -2.0)
     play = world.play(IFCA(clusters=2, local=STEP, **options), 1)
     state = play.states[-1]
     assert [value(m) for m in state.models] == pytest.approx(expected)
@@ -77,12 +57,6 @@ def test_the_nearest_are_the_best_with_ties_to_the_lowest(losses: list[float], d
 
 
 # ---------------------------------------------------------------- wire, losses, absence
-@pytest.mark.parametrize(("clustered", "down"), [(("all",), 3 * 63), (("head",), 45 + 3 * 18)])
-def test_all_models_go_down_and_one_comes_up(clustered: Any, down: int, classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: P + Q = 53 + 10, of which the head has 18; down M (P_body + K P_own), up M P, and M numbers of clusters."""
-    with spy() as messages:
-        classes(norm=True).play(IFCA(clusters=3, clustered=clustered, local=SMALL), 1, clients_per_round=2)
-    assert [floats(m) for m in messages] == [down, down, 63, 63]
 
 
 @pytest.mark.parametrize("cluster", [-1, 2])

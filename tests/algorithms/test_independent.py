@@ -11,13 +11,6 @@ from unskew.protocol import SgdConfig
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 
-def test_nothing_travels(classes: Any) -> None:
-    """I-40: not a byte, and there is no model to serve."""
-    play = classes().play(Independent(SMALL), codec=True)
-    assert play.bytes == [0, 0, 0]
-    assert play.params == [None] * 4
-
-
 def test_a_client_does_not_depend_on_the_others(classes: Any, equal: Any) -> None:
     """I-40: all other clients' data replaced."""
     one, other = classes(), classes()

@@ -9,33 +9,7 @@ from typing import Any
 
 import pytest
 
-from unskew.algorithms.cfl import CFL
-from unskew.algorithms.ditto import Ditto
-from unskew.algorithms.fedala import FedALA
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.fedbabu import FedBABU
-from unskew.algorithms.fedbn import FedBN
-from unskew.algorithms.feddc import FedDC
-from unskew.algorithms.feddistill import FedDistill, FedDistillPlus
-from unskew.algorithms.feddyn import FedDyn
-from unskew.algorithms.fednova import FedNova
-from unskew.algorithms.fedper import FedPer
-from unskew.algorithms.fedproto import FedProto
-from unskew.algorithms.fedprox import FedProx
-from unskew.algorithms.fedrep import FedRep
-from unskew.algorithms.fedswap import FedSwap
-from unskew.algorithms.flsc import FLSC
-from unskew.algorithms.gossip import Gossip
-from unskew.algorithms.grouped import Grouped
-from unskew.algorithms.hcct import HCCT, HCCT_P
-from unskew.algorithms.ifca import IFCA
-from unskew.algorithms.independent import Independent
-from unskew.algorithms.maxfl import MAXFL_HCCT
-from unskew.algorithms.perfedavg import PerFedAvg
-from unskew.algorithms.qfedavg import QFedAvg
-from unskew.algorithms.scaffold import SCAFFOLD
-from unskew.algorithms.stc import STC
-from unskew.algorithms.tthf import TTHF
+import unskew as us
 from unskew.protocol import Exponential, SgdConfig
 from unskew.server.graphs import Complete
 
@@ -44,43 +18,43 @@ FULL = replace(LOCAL, batch_size=None)
 STEPS = SgdConfig(lr=0.1, local_steps=4, batch_size=3, momentum=0.9, weight_decay=0.01)
 PLAIN = SgdConfig(0.2, local_epochs=3, batch_size=None, weight_decay=0.1, lr_schedule=Exponential(0.5))
 ONCE = SgdConfig(lr=0.3, local_steps=1, batch_size=3)
-BY_EXAMPLES, UNIFORM, ALONE = FedAvg(LOCAL), FedAvg(LOCAL, "uniform"), Independent(LOCAL)
+BY_EXAMPLES, UNIFORM, ALONE = us.FedAvg(LOCAL), us.FedAvg(LOCAL, "uniform"), us.Independent(LOCAL)
 TWO: dict[str, Any] = {"clients_per_round": 2}
 
 # A method, the other one, how they are played, and by how much rounding may part them.
 LIMITS: list[tuple[Any, Any, dict[str, Any], float]] = [
-    (FedALA(eta=0.0, local=LOCAL), BY_EXAMPLES, {}, 0.0),
-    (FedBABU(local=LOCAL, weighting="samples", fixed=(), finetune="none"), BY_EXAMPLES, {}, 0.0),
-    (FedRep(head_epochs=0, local=LOCAL, personal=(), weighting="samples"), BY_EXAMPLES, {}, 0.0),
-    (FedRep(head_epochs=0, local=LOCAL), FedBABU(local=LOCAL, finetune="none"), {}, 0.0),
-    (FedPer(LOCAL, personal=("all",)), ALONE, {}, 0.0),
-    (FedBN(LOCAL, personal=("all",)), ALONE, {}, 0.0),
-    (FedDC(0.3, variates=False, local=LOCAL), FedDyn(0.3, local=LOCAL), TWO, 1e-9),
-    (FedDC(0.3, variates=False, scaled=True, local=LOCAL), FedDyn(0.3, scaled=True, local=LOCAL), TWO, 1e-9),
-    (FedDC(0.0, drift=False, local=LOCAL), SCAFFOLD(local=LOCAL), TWO, 1e-9),
-    (SCAFFOLD(local=ONCE), FedAvg(ONCE, "uniform"), {}, 1e-9),
-    (FedNova(local=STEPS), FedAvg(STEPS), TWO, 1e-9),
-    (FedNova(mu=0.7, local=STEPS), FedProx(mu=0.7, local=STEPS), {}, 1e-9),
-    (PerFedAvg(0.0, "exact", local=PLAIN), FedAvg(PLAIN, "uniform"), TWO, 1e-12),
-    (QFedAvg(q=0.0, local=LOCAL), BY_EXAMPLES, {}, 1e-9),
-    (STC(1.0, 1.0, False, True, LOCAL), UNIFORM, TWO, 1e-9),
-    (FedSwap(1, weighting="samples", route="d2d", local=LOCAL), BY_EXAMPLES, TWO, 1e-9),
-    (TTHF(1, gamma=0, local=LOCAL), UNIFORM, TWO, 1e-9),
-    (Ditto(0.0, local=FULL), Independent(FULL), {}, 1e-12),
-    (FedDistill(lam=0.0, local=LOCAL), ALONE, {}, 0.0),
-    (FedDistillPlus(lam=0.0, local=LOCAL), BY_EXAMPLES, {}, 0.0),
-    (FedProto(lam=0.0, local=LOCAL), ALONE, {}, 0.0),
-    (CFL(eps1=0.0, local=LOCAL), UNIFORM, TWO, 1e-9),
-    (IFCA(clusters=1, averaging="gradient", local=LOCAL), UNIFORM, TWO, 1e-9),
-    (FLSC(clusters=1, memberships=1, local=LOCAL), UNIFORM, TWO, 1e-9),
-    (FLSC(clusters=3, memberships=1, local=LOCAL), IFCA(clusters=3, local=LOCAL), {}, 1e-9),
-    (Grouped(((3, 1, 0, 2),), LOCAL), BY_EXAMPLES, TWO, 0.0),
-    (Grouped(((0,), (1,), (2,), (3,)), LOCAL), ALONE, {}, 1e-12),
-    (HCCT(LOCAL, groups=1, warmup="global"), BY_EXAMPLES, TWO, 0.0),
-    (HCCT(LOCAL, alpha=0.0), ALONE, {}, 0.0),
-    (HCCT_P(local=LOCAL, groups=1, warmup="global"), FedPer(LOCAL), {}, 0.0),
-    (MAXFL_HCCT(threshold=math.inf, warmup=1, local=LOCAL), BY_EXAMPLES, TWO, 1e-9),
-    (MAXFL_HCCT(threshold=-math.inf, warmup=0, local=LOCAL), ALONE, {}, 0.0),
+    (us.FedALA(eta=0.0, local=LOCAL), BY_EXAMPLES, {}, 0.0),
+    (us.FedBABU(local=LOCAL, weighting="samples", fixed=(), finetune="none"), BY_EXAMPLES, {}, 0.0),
+    (us.FedRep(head_epochs=0, local=LOCAL, personal=(), weighting="samples"), BY_EXAMPLES, {}, 0.0),
+    (us.FedRep(head_epochs=0, local=LOCAL), us.FedBABU(local=LOCAL, finetune="none"), {}, 0.0),
+    (us.FedPer(LOCAL, personal=("all",)), ALONE, {}, 0.0),
+    (us.FedBN(LOCAL, personal=("all",)), ALONE, {}, 0.0),
+    (us.FedDC(0.3, variates=False, local=LOCAL), us.FedDyn(0.3, local=LOCAL), TWO, 1e-9),
+    (us.FedDC(0.3, variates=False, scaled=True, local=LOCAL), us.FedDyn(0.3, scaled=True, local=LOCAL), TWO, 1e-9),
+    (us.FedDC(0.0, drift=False, local=LOCAL), us.SCAFFOLD(local=LOCAL), TWO, 1e-9),
+    (us.SCAFFOLD(local=ONCE), us.FedAvg(ONCE, "uniform"), {}, 1e-9),
+    (us.FedNova(local=STEPS), us.FedAvg(STEPS), TWO, 1e-9),
+    (us.FedNova(mu=0.7, local=STEPS), us.FedProx(mu=0.7, local=STEPS), {}, 1e-9),
+    (us.PerFedAvg(0.0, "exact", local=PLAIN), us.FedAvg(PLAIN, "uniform"), TWO, 1e-12),
+    (us.QFedAvg(q=0.0, local=LOCAL), BY_EXAMPLES, {}, 1e-9),
+    (us.STC(1.0, 1.0, False, True, LOCAL), UNIFORM, TWO, 1e-9),
+    (us.FedSwap(1, weighting="samples", route="d2d", local=LOCAL), BY_EXAMPLES, TWO, 1e-9),
+    (us.TTHF(1, gamma=0, local=LOCAL), UNIFORM, TWO, 1e-9),
+    (us.Ditto(0.0, local=FULL), us.Independent(FULL), {}, 1e-12),
+    (us.FedDistill(lam=0.0, local=LOCAL), ALONE, {}, 0.0),
+    (us.FedDistillPlus(lam=0.0, local=LOCAL), BY_EXAMPLES, {}, 0.0),
+    (us.FedProto(lam=0.0, local=LOCAL), ALONE, {}, 0.0),
+    (us.CFL(eps1=0.0, local=LOCAL), UNIFORM, TWO, 1e-9),
+    (us.IFCA(clusters=1, averaging="gradient", local=LOCAL), UNIFORM, TWO, 1e-9),
+    (us.FLSC(clusters=1, memberships=1, local=LOCAL), UNIFORM, TWO, 1e-9),
+    (us.FLSC(clusters=3, memberships=1, local=LOCAL), us.IFCA(clusters=3, local=LOCAL), {}, 1e-9),
+    (us.Grouped(((3, 1, 0, 2),), LOCAL), BY_EXAMPLES, TWO, 0.0),
+    (us.Grouped(((0,), (1,), (2,), (3,)), LOCAL), ALONE, {}, 1e-12),
+    (us.HCCT(LOCAL, groups=1, warmup="global"), BY_EXAMPLES, TWO, 0.0),
+    (us.HCCT(LOCAL, alpha=0.0), ALONE, {}, 0.0),
+    (us.HCCT_P(local=LOCAL, groups=1, warmup="global"), us.FedPer(LOCAL), {}, 0.0),
+    (us.MAXFL_HCCT(threshold=math.inf, warmup=1, local=LOCAL), BY_EXAMPLES, TWO, 1e-9),
+    (us.MAXFL_HCCT(threshold=-math.inf, warmup=0, local=LOCAL), ALONE, {}, 0.0),
 ]
 
 
@@ -99,4 +73,4 @@ def test_gossip_on_a_complete_graph_is_uniform_fedavg(classes: Any, equal: Any) 
     world = classes(n=[4, 7, 9, 3])
     plain = world.play(UNIFORM)
     for t in range(1, 4):
-        equal(world.play(Gossip(Complete(), local=LOCAL), t).own(2), plain.params[t])
+        equal(world.play(us.Gossip(Complete(), local=LOCAL), t).own(2), plain.params[t])

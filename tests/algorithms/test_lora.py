@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew.errors import ConfigError
-from unskew.models import build
 
 peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra [peft] is not installed")
 
@@ -69,13 +68,6 @@ def test_fedsa_lora_averages_a_and_each_keeps_its_b() -> None:
         assert weights(history.model("fedsalora", client)) == pytest.approx(((a_one + a_two) / 2, b))
 
 
-def test_a_mean_of_halves_is_no_mean_of_adapters_unless_one_half_is_the_same() -> None:
-    """What FFA-LoRA is for (eq. 1): with A in common mean(B_k) A = mean(B_k A), else not."""
-    a, b = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
-    assert torch.allclose(b.mean(0) @ a[0], (b @ a[0]).mean(0))
-    assert not torch.allclose(b.mean(0) @ a.mean(0), (b @ a).mean(0), atol=0.1)
-
-
 def test_a_network_without_adapters_is_refused() -> None:
     data = (np.ones((90, 3), np.float32), np.arange(90) % 2)
     for method in ("ffalora", "fedsalora"):
@@ -107,29 +99,3 @@ def test_only_adapters_and_the_head_travel_and_are_kept(tmp_path: Path) -> None:
         "0.lora_A.default.weight", "0.lora_B.default.weight", "2.weight", "2.bias",
     }  # fmt: skip
     assert not torch.equal(named["2.weight"], start[2].weight)  # type: ignore[index,arg-type]
-
-
-@peft
-def test_a_model_that_peft_has_made_is_taken_as_it_is() -> None:
-    from peft import LoraConfig, get_peft_model
-
-    model = get_peft_model(base(), LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"]))  # type: ignore[arg-type]
-    x = np.random.default_rng(0).normal(size=(80, 6)).astype("float32")
-    every: dict[str, Any] = {"data": (x, (x[:, 0] > 0).astype(int)), "split": us.IID(4), "rounds": 2, "progress": False}
-    history = us.simulate(["fedavg", "ffalora", "fedsalora"], model=model, **every)
-    assert history.value("fedavg", "bytes.up") / 8 < 4 * 46 + 700
-    assert isinstance(history.model("fedsalora", 1), nn.Module)
-
-
-@peft
-@pytest.mark.parametrize(
-    ("lora", "why"),
-    [
-        ({"rank": 0}, r"task.model_options.lora.rank must be >= 1, got 0"),
-        ({"trained": ["head"]}, "task.model_options.lora.trained: Sequential has no layer 'head'"),
-        ({"targets": ["query"]}, "task.model_options.lora: Target modules .*query.* not found"),
-    ],
-)
-def test_adapters_that_cannot_be_are_refused(lora: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        build(base, (6,), 2, lora=lora)

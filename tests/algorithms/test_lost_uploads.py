@@ -8,29 +8,23 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import unskew as us
 from unskew import wire
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
-from unskew.algorithms.feddc import FedDC
-from unskew.algorithms.feddyn import FedDyn
-from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.protocol import Federation, Me, Plan, SgdConfig, Update, ask, step
 from unskew.tree import Params, map_params, zeros_like
-from unskew.wrappers.base import wrap
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.quantise import Quantise
-from unskew.wrappers.top_k import TopK
 from unskew.wrappers.uploads import Receipt
 
 SMALL = SgdConfig(lr=0.1, local_steps=1, batch_size=None)
 METHODS = {
     "fedavg": FedAvg(local=SMALL),
-    "scaffold": SCAFFOLD(local=SMALL),
-    "feddyn": FedDyn(alpha=0.5, local=SMALL),
-    "feddc": FedDC(alpha=0.5, local=SMALL),
+    "scaffold": us.SCAFFOLD(local=SMALL),
+    "feddyn": us.FedDyn(alpha=0.5, local=SMALL),
+    "feddc": us.FedDC(alpha=0.5, local=SMALL),
 }
 STACKS = {
-    "alone": (TopK(0.3),),
-    "clipped before, quantised after": (ClipNorm(0.05), TopK(0.3), Quantise(4)),
+    "alone": (us.TopK(0.3),),
+    "clipped before, quantised after": (us.ClipNorm(0.05), us.TopK(0.3), us.Quantise(4)),
 }
 CASES = list(zip(METHODS, [*STACKS] * 2, strict=True))
 ROUNDS, CLIENTS = 4, 3
@@ -53,7 +47,7 @@ def test_a_client_whose_reply_is_lost_sends_next_time_what_it_would_have_sent(
     local = SgdConfig(lr=1.0, local_steps=1, batch_size=None)
     world = bowls(m=[[8.0, 4.0], [0.0, 0.0]], a=[[1.0, 1.0], [1.0, 1.0]])
     sim = world.simulator(
-        wrap(FedAvg(local=local, weighting="uniform"), TopK(0.5)),
+        us.wrap(FedAvg(local=local, weighting="uniform"), us.TopK(0.5)),
         outage=cut((1, "train", 0, 0), how="late") if lost else cut(),
     )
     state, left = sim.start(), []
@@ -125,11 +119,11 @@ Asks = st.sets(st.tuples(st.integers(1, 4), st.sampled_from(["once", "twice"]), 
 
 
 @given(lost=Asks, how=st.sampled_from(["unreachable", "late"]), cohort=st.integers(1, 3))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_has_arrived_and_what_is_left_add_up(lost: set[Any], how: str, cohort: int, bowls: Any, cut: Any) -> None:
     """Exactly, as all are whole numbers: by client and step, in cohorts of some or all, whatever is lost."""
     world = bowls(m=[[0.0] * 5] * 3, a=[[1.0] * 5] * 3)
-    sim = world.simulator(wrap(Adding(), TopK(0.3)), clients_per_round=cohort, outage=cut(*lost, how=how))
+    sim = world.simulator(us.wrap(Adding(), us.TopK(0.3)), clients_per_round=cohort, outage=cut(*lost, how=how))
     state = sim.start()
     for t in range(1, 5):
         state, _ = sim.round(state, t)
@@ -151,7 +145,7 @@ def test_a_lost_reply_is_one_that_was_never_made(name: str, by: str, lost: set[A
     world = bowls(m=[[4.0, 1.0, -2.0, 3.0], [-1.0, 3.0, 1.0, 2.0], [2.0, 1.0, 5.0, -3.0]], a=[[1.0] * 4] * 3)
     asks = [(t, "train", 0, c) for t, c in lost]
     late, unasked = (
-        world.play(wrap(METHODS[name], *STACKS[by]), ROUNDS, outage=cut(*asks, how=how))
+        world.play(us.wrap(METHODS[name], *STACKS[by]), ROUNDS, outage=cut(*asks, how=how))
         for how in ("late", "unreachable")
     )
     assert wire.encode(late.states[-1]) == wire.encode(unasked.states[-1])

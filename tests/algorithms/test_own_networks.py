@@ -12,7 +12,6 @@ from torch import nn
 
 import unskew as us
 from unskew.errors import ConfigError, DataError
-from unskew.experiment import config
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.sequential import Sequential
@@ -89,23 +88,6 @@ def test_public_rows_that_teach_nothing_leave_training_alone() -> None:
     (md, a), (alone, b) = played(us.FedMD(STILL, STILL, local), 3), played(us.Independent(local), 3)
     for one, other in zip(md.own_models(a, [0, 1], 3).values(), alone.own_models(b, [0, 1], 3).values(), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
-
-
-def test_a_digest_goes_towards_the_consensus() -> None:
-    """Two clients that see one class each keep the other by way of public rows, and without a digest forget it."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(300, 6)).astype("float32")
-    y = (x[:, 0] > 0).astype(int)
-    rest = np.arange(len(x)) >= 100
-    data = {"all": (x[:100], y[:100]), **{f"only {c}": (x[rest & (y == c)], y[rest & (y == c)]) for c in (0, 1)}}
-    begun, digest, few = us.SgdConfig(local_epochs=10), us.SgdConfig(local_epochs=5), us.SgdConfig(local_steps=1)
-    methods = {"digest": us.FedMD(begun, digest, few), "none": us.FedMD(begun, STILL, few)}
-    history = us.simulate(
-        methods, model="mlp", data=data, public="all", rounds=10, test=(x, y), evaluate=("personal_on_global",),
-        progress=False,
-    )  # fmt: skip
-    with_it, without = (history.value(name, "personal_on_global.accuracy.mean") for name in methods)
-    assert without < 0.8 < 0.9 < with_it
 
 
 @pytest.mark.parametrize("public", [0.25, "2"])
@@ -258,32 +240,3 @@ def test_a_run_of_two_networks_ends_as_one_that_was_never_stopped(tmp_path: Path
     again = us.resume(tmp_path / "r", model=nets, progress=False)
     assert rows(again) == rows(whole)
     assert again.model("lgfedavg", 2)[0].weight.shape == (12, 6)  # type: ignore[index,union-attr]
-
-
-def test_a_file_names_networks_and_their_clients(tmp_path: Path) -> None:
-    """The first is everybody else's; what it says in TOML reads back to the same experiment."""
-    text = """
-        rounds = 1
-        seeds = [0]
-        split = { name = "iid", num_clients = 4 }
-        runtime = { executor = "sequential" }
-        method = { name = "feddistill" }
-        [task]
-        data = "digits"
-        [[task.models]]
-        model = "mlp"
-        [[task.models]]
-        model = "mlp"
-        model_options = { hidden = [12] }
-        clients = ["1", "3"]
-    """
-    (tmp_path / "a.toml").write_text(text)
-    experiment = config.load(tmp_path / "a.toml")
-    (tmp_path / "b.toml").write_text(config.to_toml(experiment))
-    assert config.load(tmp_path / "b.toml") == experiment
-    from unskew.run import loop
-    from unskew.run.cell import Observer
-
-    folder = loop.start(experiment, tmp_path / "run", Observer()).folder
-    widths = [us.load_model(folder, "feddistill", c).body.fc1.weight.shape[0] for c in range(4)]
-    assert widths == [64, 12, 64, 12]

@@ -14,7 +14,6 @@ from unskew.protocol import Exponential, SgdConfig
 from unskew.runtime.in_process import Simulator
 
 ONCE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 SECOND: tuple[Any, ...] = ("hessian_free", "exact")
 
 
@@ -59,13 +58,6 @@ def test_batches_are_independent_and_both_sides_of_a_difference_see_the_same(cla
             assert up == down
             assert len({d, d1, up}) == 3
         assert len({batch for batch, _ in seen}) == 9
-
-
-@pytest.mark.parametrize(("order", "passes"), [("first", 2), ("hessian_free", 4), ("exact", 4)])
-def test_every_batch_is_full_and_counted(order: Any, passes: int, classes: Any) -> None:
-    """8, 7 and 2 examples in batches of 3, 2 epochs: 6, 6 and 2 meta-steps, of 3, 3 and 2 examples a batch."""
-    play = classes(n=[8, 7, 2]).play(PerFedAvg(order=order, local=SMALL), 1)
-    assert [e.examples for e in play.traces[0].work] == [passes * 18, passes * 18, passes * 4]
 
 
 def test_how_many_meta_steps() -> None:

@@ -10,7 +10,6 @@ from unskew.protocol import SgdConfig
 from unskew.reduction import Reduced
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
-SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
 
 def test_a_round_by_hand(springs: Any, value: Any) -> None:
@@ -33,21 +32,14 @@ def test_a_power_of_two_by_hand(springs: Any, value: Any) -> None:
     assert value(play.params[1]) == pytest.approx(-1148 / (12 + 9 * 192))
 
 
-def test_a_loss_goes_up_beside_the_model(classes: Any, spy: Any, floats: Any) -> None:
-    """P + Q = 53 + 10 as of FedAvg, and one number up."""
-    with spy() as messages:
-        classes(norm=True).play(QFedAvg(local=SMALL), rounds=1, clients_per_round=3)
-    assert sorted(map(floats, messages)) == [63, 63, 63, 64, 64, 64]
-
-
-@pytest.mark.parametrize("q", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("q", [0.0, 3.0])
 def test_it_ends_at_the_minimum_of_its_aim(springs: Any, value: Any, q: float) -> None:
     """Eq. 1: sum n F^q F' = 0, so (2 - w)^{2q+1} = 9 (w + 4)^{2q+1}: w = (2 - 4 r) / (1 + r) with r = 9^{1 / (2q+1)}.
 
     The larger q, the nearer to -1, where both clients have the same loss.
     """
     r = 9 ** (1 / (2 * q + 1))
-    play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=q, local=STEP), 60)
+    play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=q, local=STEP), 40)
     assert value(play.params[-1]) == pytest.approx((2 - 4 * r) / (1 + r), abs=1e-6)
 
 

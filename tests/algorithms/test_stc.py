@@ -92,23 +92,18 @@ def test_what_is_left_out_is_sent_later(classes: Any, watched: Watch, spy: Any) 
 
 
 # ---------------------------------------------------------------- replicas
-@pytest.mark.parametrize(
-    ("norm", "outage", "ternary"),
-    [(False, Outage(), True), (True, Outage(0.2, 0.2), True), (True, Outage(0.2, 0.2), False)],
-)
+@pytest.mark.parametrize("ternary", [True, False])
 @pytest.mark.seconds
-def test_every_client_trains_from_the_servers_model(
-    norm: bool, outage: Outage, ternary: bool, classes: Any, watched: Watch, spy: Any
-) -> None:
+def test_every_client_trains_from_the_servers_model(ternary: bool, classes: Any, watched: Watch, spy: Any) -> None:
     """I-35, bit for bit, also after absences and lost replies, by updates as well as by whole models.
 
     Two updates of values, at p = .4, are smaller than the model; of ternary ones so many that nobody needs it whole.
     """
-    world, method = classes(n=[4, 7, 9, 3, 5, 6], norm=norm), STC(0.1, 0.4, ternary, local=SMALL)
-    sim, trainer = watched(world, method, clients_per_round=3, outage=outage, codec=True, seed=8)
+    world, method = classes(n=[4, 7, 9, 3, 5, 6], norm=True), STC(0.1, 0.4, ternary, local=SMALL)
+    sim, trainer = watched(world, method, clients_per_round=3, outage=Outage(0.2, 0.2), codec=True, seed=8)
     state = sim.start()
     ways = {"up to date": 0, "updates": 0, "whole": 0}
-    for t in range(1, 13):
+    for t in range(1, 11):
         trainer.seen.clear()
         before = state
         with spy() as messages:
@@ -156,26 +151,3 @@ def test_a_client_whose_memory_was_lost_says_so(classes: Any) -> None:
         ProtocolError, match="client 1 has the model of version 0 and was sent 1 updates up to version 2"
     ):
         sim.round(state, 3)
-
-
-# ---------------------------------------------------------------- limits and cost
-
-
-def test_a_round_costs_the_bits_of_the_code(classes: Any, spy: Any) -> None:
-    """I-42: with everybody present, down one update each and up one each, and the bytes are those of H (section 3).
-
-    P = 43 in one block at p = .1: k = 4, q = 4 / 43, b = 3, 4 (1 + 3) bits of signs and remainders and 4 to 4 + 43 / 8
-    bits of quotients: 20 to 25 bits, 3 or 4 bytes, and one magnitude of 8 bytes in float64.
-    """
-    sim = classes().simulator(STC(0.1, 0.1, flatten=True, local=SMALL))
-    state = sim.start()
-    for t in range(1, 4):
-        with spy() as messages:
-            state, trace = sim.round(state, t)
-        down = [m for m in messages if isinstance(m, STCMessage)]
-        up = [m for m in messages if isinstance(m, STCReply)]
-        assert [len(m.updates) for m in down] == [min(t - 1, 1)] * 4
-        for u in [m.update for m in up] + [u for m in down for u in m.updates]:
-            assert 3 + 8 <= payload(u) <= 4 + 8
-        assert {x.kind for x in trace.transfers if x.direction == "up"} == {"model"}
-        assert {x.kind for x in trace.transfers if x.direction == "down"} == {"control" if t == 1 else "model"}

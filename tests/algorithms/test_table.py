@@ -74,16 +74,6 @@ def test_a_variant_differs_in_its_defaults_alone() -> None:
     assert us.FedPer(FAST) == us.FedAvg(FAST, personal=("head",))
 
 
-def test_kinds_say_what_there_is_to_evaluate() -> None:
-    personal = {"independent", "cfa", "gossip", "maxfl_hcct", "ifca", "flsc", "cfl", "hcct", "hcct_e", "hcct_p"}
-    personal |= {"feddistill", "fedproto", "fedper", "fedbn", "fedrep", "fedbabu", "fedala", "perfedavg", "ditto"}
-    personal |= {"grouped", "feddistr", "fedpft", "pfedme", "apfl", "fedrod", "fedamp", "fedfomo", "fedpac"}
-    personal |= {"lgfedavg", "fedsalora", "fedmd"}
-    assert {n for n, e in TABLE.items() if e.kind == "personal"} == personal
-    assert {n for n, e in TABLE.items() if e.kind == "bound"} == {"centralised"}
-    assert {n for n, e in TABLE.items() if getattr(resolve(n), "pooled", False)} == {"centralised"}
-
-
 def test_a_near_miss_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown method 'FedPorx'; did you mean fedprox\? \(there are: indep"):
         resolve("FedPorx")

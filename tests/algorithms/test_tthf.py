@@ -1,6 +1,5 @@
 """TT-HF: when clusters average, what the draw expects, what consensus keeps, and what travels."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -9,19 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew import wire
 from unskew.algorithms.tthf import TTHF, ExchangeReply, TTHFReply, adaptive, divide
 from unskew.keys import Key
-from unskew.ledger import totals
 from unskew.protocol import Ask, SgdConfig, drive, map_keep
-from unskew.reduction import weighted_mean
 from unskew.server.graphs import Complete, Geometric, Ring, contraction, mixing_matrix
 
 TWO = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
 PAIRS = TTHF(cluster_size=2, d2d_every=1, local=TWO)
 
 
-def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 24, **settings: Any) -> set[float]:
+def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 12, **settings: Any) -> set[float]:
     """What a first round can lead to: full batches, so that only the draw depends on the seed."""
     found = set()
     for seed in range(seeds):
@@ -66,16 +62,6 @@ def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(sprin
 
 
 # ---------------------------------------------------------------- the draw
-def test_the_mean_over_the_draw_is_the_mean_over_devices() -> None:
-    """I-37: all draws, for clusters of 3, 2 and 1 with rho_c = s_c / I."""
-    clusters = ((0, 1, 2), (3, 4), (5,))
-    w = [{"w": torch.tensor([v], dtype=torch.float64)} for v in (3.0, -1.0, 4.0, 1.5, -9.0, 2.0)]
-    draws = list(itertools.product(*clusters))
-    sizes = [float(len(c)) for c in clusters]
-    every = [weighted_mean([w[i] for i in drawn], sizes) for drawn in draws]
-    assert len(draws) == 6
-    expected = weighted_mean(w, [1.0] * 6)
-    torch.testing.assert_close(weighted_mean(every, [1.0] * 6)["w"], expected["w"])
 
 
 @given(n=st.integers(1, 60), size=st.integers(1, 12))
@@ -159,21 +145,3 @@ def test_gamma_bounds_the_rule_and_the_run_says_so(springs: Any) -> None:
 )
 def test_a_round_is_cut_at_its_d2d_instants(options: dict[str, Any], parts: tuple[int, ...]) -> None:
     assert TTHF(**options).parts() == parts
-
-
-# ---------------------------------------------------------------- what travels
-@pytest.mark.parametrize(("last", "instants"), [(False, 3), (True, 4)])
-def test_models_go_down_once_up_once_per_cluster_and_along_every_edge(last: bool, instants: int, classes: Any) -> None:
-    """I-42: 7 devices in clusters of 3, 2, 2, complete: e = 3 + 1 + 1; at each instant 2 exchanges of 2 e models."""
-    world = classes(n=[4] * 7, norm=True)
-    local = SgdConfig(lr=0.1, local_steps=20, batch_size=3)
-    play = world.play(TTHF(3, gamma=2, d2d_before_global=last, graph=Complete(), local=local), 2)
-    model = wire.nbytes(world.population.initial)
-    for trace in play.traces:
-        rows = [x for x in trace.transfers if x.kind == "model"]
-        count = {d: sum(x.direction == d for x in rows) for d in ("down", "up", "d2d")}
-        assert count == {"down": 7, "up": 3, "d2d": instants * 2 * 2 * 5}
-        assert totals(trace.transfers)["d2d"] == count["d2d"] * model
-        assert {x.bytes for x in rows if x.direction != "down"} == {model}
-        pairs = {(x.src - 1, x.dst - 1) for x in rows if x.direction == "d2d"}
-        assert pairs == {p for cluster in divide(range(7), 3) for p in itertools.permutations(cluster, 2)}

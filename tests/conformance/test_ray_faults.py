@@ -3,13 +3,10 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from two_nodes import STORE, LargeRelay, check_bits, open_cell
 
 from unskew.errors import WorkerError
 from unskew.experiment.config import Experiment, to_toml
-from unskew.local import ray as ray_module
 from unskew.local.executor import PoolParts, Stored
 from unskew.local.ray import RayPool
 from unskew.local.workers.pool import ToWorker
@@ -32,7 +28,6 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
-machine_kind = ray_module.machine_kind
 
 
 def started(pool: RayPool, timeout: float = 60.0) -> None:
@@ -40,28 +35,6 @@ def started(pool: RayPool, timeout: float = 60.0) -> None:
 
 
 # ---------------------------------------------------------------- actors and nodes
-
-
-def test_a_pool_waits_for_cores_that_another_has_and_says_so(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two points of a sweep on one cluster: the second begins when the first ends, however long that takes."""
-    first = RayPool(PoolParts(open_cell, 2, 1 << 12))
-    noted: list[str] = []
-    started(first)
-    monkeypatch.setattr(ray_module, "STARTING_S", 0.5)
-
-    def note(text: str) -> None:
-        noted.append(text)
-        first.close()
-
-    try:
-        second = RayPool(PoolParts(open_cell, 2, 1 << 12, note=note))
-    finally:
-        first.close()
-    try:
-        check_bits(second, "fedavg", "perceptron")
-        assert noted == ["no core of the Ray cluster is free; this run begins when one is (see: ray status)"]
-    finally:
-        second.close()
 
 
 def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
@@ -118,7 +91,6 @@ def test_models_that_were_held_by_a_lost_node_are_made_again(free: Any, monkeypa
     assert by_actors == list(islice(relay.states(), 2))
 
 
-# ---------------------------------------------------------------- memory
 # ---------------------------------------------------------------- the driver
 RUN = ("seeds=[4]", "rounds=6", "runtime.checkpoint_every=1", "runtime.executor=ray", "runtime.workers=2")
 
@@ -161,79 +133,6 @@ def test_a_killed_driver_is_resumed_on_the_same_cluster(
     resumed = unskew("run", folder, "--quiet")
     assert resumed.wait(timeout=180) == 0
     assert json.loads((folder / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
-
-
-@contextmanager
-def ray_start(*arguments: str, log: Path, env: dict[str, str]) -> Iterator[None]:
-    """`ray start` as long as the block lasts; ended by itself, since `ray stop` ends every Ray of the machine."""
-    command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", *arguments]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@pytest.mark.parametrize("token", ["none", "asked for"])
-def test_two_nodes_begun_by_the_command_line_run_an_experiment(
-    token: str, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the guide has it: ray start, ray start, unskew run.
-
-    Without Ray's token the cluster is found by "auto", with it by its address.
-    """
-    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps a token
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    secret = tmp_path / ".ray" / "auth_token"
-    secret.parent.mkdir()
-    if token != "none":
-        secret.write_text("0123456789abcdef" * 4)
-        monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    port, store = free_port(), f"--object-store-memory={STORE}"
-    joined = f"127.0.0.1:{port}"
-    address = "auto" if token == "none" else joined
-    file = tmp_path / "experiment.toml"
-    file.write_text(to_toml(tiny(*RUN, "rounds=3", f'runtime.executor_options={{address="{address}"}}')))
-    alone = loop.start(tiny(*RUN[:3], "rounds=3", "runtime.executor=sequential"), tmp_path / "alone")
-    with ExitStack() as stack:
-        short = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))  # a socket's path has 107 characters
-        monkeypatch.setenv("RAY_TMPDIR", short)  # where "auto" looks for the cluster begun last
-        env = dict(os.environ)
-        head = ("--head", f"--port={port}", "--include-dashboard=false", store)
-        stack.enter_context(ray_start(*head, log=tmp_path / "head", env=env))
-        wait_for(Path(short) / "ray" / "ray_current_cluster")
-        stack.enter_context(ray_start(f"--address={joined}", store, log=tmp_path / "second", env=env))
-        assert unskew("run", file, "--out", tmp_path / "run", "--quiet").wait(timeout=180) == 0
-        if token == "none":
-            secret.write_text("0123456789abcdef" * 4)  # as a Ray of another project leaves it
-            late = unskew("run", file, "--out", tmp_path / "late", "--quiet", stderr=subprocess.PIPE)
-            refusal = "begun without the token that this process has; begin it again, or set RAY_AUTH_MODE=disabled"
-        else:
-            bare = env | {"RAY_AUTH_MODE": "disabled"}
-            late = unskew("run", file, "--out", tmp_path / "late", env=bare, stderr=subprocess.PIPE)
-            refusal = "InvalidAuthToken, set RAY_AUTH_MODE=token and copy"
-        assert refusal in late.communicate(timeout=120)[1].decode()
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["fingerprint"] == alone.summary["fingerprint"]
-
-
-def wait_for(file: Path) -> None:
-    until = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < until, f"{file} is not there"
-        time.sleep(0.2)
 
 
 # ---------------------------------------------------------------- GPUs

@@ -15,13 +15,11 @@ from grid import GRID, one_network_each
 from recipe import CASES, SEED, bits, make, recorded, rounds, simulator, world
 from torch import Tensor
 
-from unskew import wire
 from unskew.errors import DivergedError, WorkerError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.executor import EvalJob
 from unskew.local.sequential import Sequential
-from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers import pool as pool_module
 from unskew.local.workers.executor import Workers
@@ -138,27 +136,6 @@ def test_many_clients_share_jobs_and_end_with_the_same_bits(
     finally:
         pool.close()
     assert max(together) > 1
-
-
-def test_a_method_that_lets_training_diverge_goes_on_everywhere(
-    crowd: Callable[[], tuple[Population, LocalTrainer]],
-) -> None:
-    population, trainer = crowd()
-    trainer.device_data.x[-3] = 1e38  # the last client's
-    hcct = make("hcct", local=SgdConfig(10.0, local_steps=3), alpha=92.0)
-    pool = Pool(lambda _: WorkerSetup(hcct, trainer, population.me), 2, 1 << 12)
-    ends = []
-    try:
-        for executor in (Sequential(trainer), Workers(pool, 0, hcct), Stacked(trainer)):
-            sim = Simulator(hcct, population, executor)
-            state, trace = sim.round(sim.start(), 1)
-            assert state.evidence.unusable == {19: "its training diverged"}
-            assert (len(trace.failures), len(trace.losses)) == (0, 19)
-            ends.append(state)
-    finally:
-        pool.close()
-    assert wire.encode(ends[0]) == wire.encode(ends[1])
-    assert torch.allclose(ends[0].mean["0.weight"], ends[2].mean["0.weight"], atol=1e-5)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, read, write
 from unskew.tree import Params
 
-SIZES = (9, 4, 12, 6, 2, 7)
-
 
 def deployed(folder: Path, **limits: Any) -> loopback.Deployed:
     return loopback.Deployed("fedavg", "perceptron", folder, clients_per_round=6, terms=limits)

@@ -22,7 +22,7 @@ from unskew import wire
 from unskew.algorithms import resolve
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
-from unskew.algorithms.feddw import DW, FedDW, LabelNoise
+from unskew.algorithms.feddw import FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.protocol import Held, SgdConfig, Spending, hook
 from unskew.runtime.budget import NoisedUpload, charge
@@ -201,16 +201,6 @@ def test_who_knows_what_the_data_may_be_cannot_try_it_out(site: Callable[..., Si
     )
     assert told(here) == told(here)
     assert len({here.info.data, told(here), told(same_rows), told(other_rows)}) == 4
-
-
-def test_methods_state_what_their_noised_replies_cost() -> None:
-    noise = EmbeddingNoise(sigma=1.0)
-    assert FedDistr(m=2, dp=noise).spending("disentangle", None) == (Spending("embeddings", 0.5, 2, 2),)
-    assert FedDistr(m=2, dp=noise).spending("learn", None) == FedDistr(m=2).spending("disentangle", None) == ()
-    both = wrap(FedDistr(m=2, dp=noise), DW())
-    assert [a.has_dp_noise for a in (FedDistr(dp=noise), ONE, both)] == [True] * 3
-    assert [a.has_dp_noise for a in (FedDistr(), FedDW(), resolve("fedprox+dw")())] == [False] * 3
-    assert not hasattr(FedAvg(), "has_dp_noise")
 
 
 UPLOAD = NoisedUpload("data", "experiment", 0, "first")

@@ -39,11 +39,6 @@ def passed(value: Any, of: Any) -> Any:
     return GUARD.decode(wire.encode(value), of)
 
 
-def test_a_run_knows_its_classes_and_the_features_of_its_last_layer() -> None:
-    assert sizes_of(3, LAYOUT, MODEL) == {"classes": 3, "features": 5}
-    assert sizes_of(3, Layout(("0.weight",)), MODEL) == {"classes": 3}
-
-
 def test_named_dimensions_have_the_run_s_lengths() -> None:
     counts = torch.tensor([1, 0, 2])
     assert passed(Table(torch.zeros(2, 5), counts), Table).rows.shape == (2, 5)

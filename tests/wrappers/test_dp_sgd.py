@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import dp_accounting
 import pytest
@@ -17,8 +16,7 @@ from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
 from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import DW, LabelNoise
-from unskew.algorithms.parts import steps_of as local_steps_of
-from unskew.errors import ConfigError, DivergedError, WireError
+from unskew.errors import ConfigError, DivergedError
 from unskew.info import ExampleBudget, whole
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -187,24 +185,6 @@ def test_a_divisor_counts_the_steps_that_are_taken_not_those_of_mini_batches(aro
             state, _ = sim.round(state, t)
         models.append(sim.method.serve(state, 0))
     torch.testing.assert_close(models[1], models[0], rtol=1e-4, atol=1e-5)
-
-
-@dataclass(frozen=True)
-class Bounded(FedAvg):
-    """FedAvg that says how many steps it allows a client with five examples."""
-
-    counts_steps: ClassVar[bool] = True
-
-    def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
-        raise WireError(f"{local_steps_of(self.local, 5)} steps")
-
-
-def test_a_check_of_replies_counts_the_steps_that_are_taken() -> None:
-    """One epoch at a share of .1 is ten steps for everyone; five examples are one mini-batch."""
-    method = wrap(Bounded(local=SgdConfig(0.5, batch_size=32)), us.ClipNorm(1.0), DPSGD(share=0.1))
-    with pytest.raises(WireError, match="10 steps"):
-        method.validate_reply("train", None, {}, Layout(()))
-    wrap(FEDAVG, DPSGD()).validate_reply("train", None, {}, Layout(()))
 
 
 def test_what_each_client_has_spent_is_reported_and_those_without_budget_are_asked_no_more() -> None:

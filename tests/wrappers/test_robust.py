@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from recipe import LOCAL, simulator
 
 from unskew.algorithms.fedavg import FedAvg, ModelReply
-from unskew.algorithms.scaffold import SCAFFOLD
 from unskew.errors import ConfigError, QuorumError
-from unskew.tree import Params, flat
 from unskew.wrappers.base import wrap
 from unskew.wrappers.replies import Centre
 from unskew.wrappers.robust import GeometricMedian, Krum, Median, MultiKrum, NormBound, TrimmedMean
@@ -25,15 +23,6 @@ NONE: frozenset[str] = frozenset()
 def centre(rule: Centre, rows: list[list[float]]) -> list[float]:
     values: list[float] = rule.centre({"w": torch.tensor(rows, dtype=torch.float64)}, NONE)["w"].tolist()
     return values
-
-
-def trained(method: Any, rounds: int = 2, **options: Any) -> Params:
-    sim = simulator("fedavg", "perceptron", method=method, **options)
-    state = sim.start()
-    for t in range(1, rounds + 1):
-        state, _ = sim.round(state, t)
-    params: Params = sim.method.serve(state, None)
-    return params
 
 
 # ---------------------------------------------------------------- worked examples
@@ -166,35 +155,7 @@ def test_one_far_attacker_among_seven_hardly_moves_a_centre(rule: Centre, honest
     assert abs(centre(rule, [[v] for v in (*honest, forge)])[0]) <= 2.4 * 40 + 1e-3
 
 
-def test_a_trimmed_mean_that_trims_nothing_is_the_unweighted_mean() -> None:
-    same, plain = trained(wrap(FedAvg(local=LOCAL), TrimmedMean(0.0))), trained(UNIFORM)
-    torch.testing.assert_close(same, plain, rtol=1e-5, atol=1e-6)
-    weighted = trained(FedAvg(local=LOCAL))
-    assert float((flat(weighted) - flat(plain)).abs().max()) > 1e-3
-
-
-def test_a_bound_that_nobody_reaches_is_the_method_itself_to_the_bit() -> None:
-    for method in (FedAvg(local=LOCAL), SCAFFOLD(local=LOCAL)):
-        torch.testing.assert_close(trained(wrap(method, NormBound(bound=1e9))), trained(method), rtol=0, atol=0)
-
-
 # ---------------------------------------------------------------- around methods
-
-
-def test_each_vector_of_a_reply_has_a_centre_of_its_own() -> None:
-    """SCAFFOLD adds dc up: c = sum dc / N is 4 of the 6 clients' times the median of the replies' dc."""
-    seen: list[Params] = []
-
-    class Noted(Median):
-        def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
-            seen.append(super().centre(stacks, parameter_names))
-            return seen[-1]
-
-    sim = simulator("scaffold", "perceptron", method=wrap(SCAFFOLD(local=LOCAL), Noted()))
-    state, _ = sim.round(sim.start(), 1)
-    dy, dc = seen
-    assert {n.partition("/")[2] for n in dy} == {n.partition("/")[2] for n in dc}
-    torch.testing.assert_close({f"1/{n}": t * 6 / 4 for n, t in state.c.items()}, dc, rtol=1e-5, atol=1e-7)
 
 
 def test_krum_says_how_many_clients_it_needs() -> None:

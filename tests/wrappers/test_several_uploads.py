@@ -7,18 +7,12 @@ import pytest
 import torch
 from recipe import simulator
 
+import unskew as us
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Federation, Me, Model, Plan, SampleCount, Step, Update, ask, step
 from unskew.reduction import MeanOf
 from unskew.tree import Params, flat, map_params
-from unskew.wrappers.base import wrap
-from unskew.wrappers.central_dp import CentralDP
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.local_dp import LocalDP
-from unskew.wrappers.robust import NormBound
-from unskew.wrappers.secure_sum import SecureSum
-from unskew.wrappers.top_k import TopK
 from unskew.wrappers.uploads import Names, UploadWrapper
 
 
@@ -56,7 +50,7 @@ class TwoAsks:
 
 def test_what_one_step_leaves_out_is_not_sent_by_another() -> None:
     """A tenth of the hundreds travels in each round; the model, which no client changes, stays as it is."""
-    sim = simulator("fedavg", "perceptron", method=wrap(TwoAsks(), TopK(0.1)))
+    sim = simulator("fedavg", "perceptron", method=us.wrap(TwoAsks(), us.TopK(0.1)))
     first = state = sim.start()
     for t in (1, 2, 3):
         state, _ = sim.round(state, t)
@@ -109,18 +103,18 @@ class Ambiguous(Told):
 
 
 WRAPPERS = [
-    ClipNorm(0.1),
-    NormBound(0.1),
-    TopK(0.1),
-    LocalDP(clip=0.1, noise_multiplier=1e-9),
-    CentralDP(clip=0.1, noise_multiplier=1e-9, delta=1e-5),
+    us.ClipNorm(0.1),
+    us.NormBound(0.1),
+    us.TopK(0.1),
+    us.LocalDP(clip=0.1, noise_multiplier=1e-9),
+    us.CentralDP(clip=0.1, noise_multiplier=1e-9, delta=1e-5),
 ]
 
 
 @pytest.mark.parametrize("by", WRAPPERS, ids=lambda by: type(by).__name__)
 def test_updates_are_differences_from_the_table_that_is_marked(by: Any) -> None:
     methods = (FedAvg(weighting="uniform"), Told(weighting="uniform"))
-    plain, told = (simulator("fedavg", "perceptron", method=wrap(method, by)) for method in methods)
+    plain, told = (simulator("fedavg", "perceptron", method=us.wrap(method, by)) for method in methods)
     models = []
     for sim in (plain, told):
         state, _ = sim.round(sim.start(), 1)
@@ -130,10 +124,10 @@ def test_updates_are_differences_from_the_table_that_is_marked(by: Any) -> None:
     torch.testing.assert_close(models[1], models[0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("by", [*WRAPPERS, SecureSum()], ids=lambda by: type(by).__name__)
+@pytest.mark.parametrize("by", [*WRAPPERS, us.SecureSum()], ids=lambda by: type(by).__name__)
 def test_two_tables_without_a_mark_are_refused_before_any_work(by: Any) -> None:
     """Taken by their order, the same method would train otherwise if the two fields changed places."""
-    sim = simulator("fedavg", "perceptron", method=wrap(Ambiguous(weighting="uniform"), by))
+    sim = simulator("fedavg", "perceptron", method=us.wrap(Ambiguous(weighting="uniform"), by))
     with pytest.raises(ConfigError, match=r"'train_either' .*several tables.* Model"):
         sim.start()
 
@@ -202,7 +196,7 @@ class MeansDecoded(UploadWrapper):
     ids=["means", "means decoded"],
 )
 def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -> None:
-    sim = simulator("fedavg", "perceptron", method=wrap(FedAvg(), by))
+    sim = simulator("fedavg", "perceptron", method=us.wrap(FedAvg(), by))
     with pytest.raises((ProtocolError, WireError), match=sentence):
         sim.round(sim.start(), 1)
 
@@ -216,6 +210,6 @@ def test_updates_keep_their_shapes_and_types(by: UploadWrapper, sentence: str) -
     ids=["in place", "partial"],
 )
 def test_every_update_is_returned_and_none_is_changed_in_place(by: UploadWrapper, sentence: str) -> None:
-    sim = simulator("fedavg", "perceptron", method=wrap(FedAvg(), by))
+    sim = simulator("fedavg", "perceptron", method=us.wrap(FedAvg(), by))
     with pytest.raises(ProtocolError, match=sentence):
         sim.round(sim.start(), 1)
