@@ -76,6 +76,7 @@ def write(
     folder: Path, methods: Sequence[str], seeds: Sequence[int], counts: Sequence[Sequence[int]], config: str = "",
     bounds: Mapping[str, Bound] | None = None, split: Mapping[str, Any] | None = None,
     stats: Mapping[str, Any] | None = None, command: str = "unskew run",
+    name: str = "made by hand", setting: str = "by hand",
 ) -> Path:  # fmt: skip
     """The files of a run's folder but its record: who ran what, and clients with these label counts.
 
@@ -83,11 +84,11 @@ def write(
     """
     folder.mkdir(parents=True)
     run = {
-        "schema": 1, "run": "made by hand", "created": "2025-06-01T12:00:00+00:00", "command": command,
+        "schema": 1, "run": name, "created": "2025-06-01T12:00:00+00:00", "command": command,
         "unskew": "0", "config_sha256": "c" * 64, "environment": {"device": "cpu"}, "parameters": 250,
         "baseline": "FedAvg" if "FedAvg" in methods else "",
         "cells": [
-            {"method": m, "setting": "by hand", "seed": s, "bound": (bounds or {}).get(m)}
+            {"method": m, "setting": setting, "seed": s, "bound": (bounds or {}).get(m)}
             for s in seeds for m in methods
         ],
     }  # fmt: skip
@@ -97,9 +98,11 @@ def write(
     }  # fmt: skip
     one = {
         "dataset": "made", "dataset_sha256": "d" * 64, "n": sum(map(sum, counts)), "split": {"name": "by hand"},
-        "sha256": "a" * 64, "stats": skew, **(split or {}),
+        "stats": skew, **(split or {}),
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.toml").write_text(config)
-    (folder / "partition.json").write_text(json.dumps({"schema": 1, "seeds": {str(s): one for s in seeds}}))
+    (folder / "partition.json").write_text(
+        json.dumps({"schema": 1, "seeds": {str(s): {**one, "seed": s, "sha256": str(s).rjust(64, "a")} for s in seeds}})
+    )
     return folder

@@ -48,16 +48,6 @@ def test_what_nobody_has_shown_is_a_limit(run: Path) -> None:
     assert "nothing is known of others" in private
 
 
-def test_a_card_in_both_forms_says_the_same(run: Path, tmp_path: Path) -> None:
-    of = card.of_run(read(run), "fedavg")
-    markdown, html = page.markdown(of), page.html(of)
-    for section in of.sections:
-        assert f"## {section.title}\n" in markdown
-        assert f"<h2>{section.title}</h2>" in html
-    assert html.count("<details") == html.count(" open>") == len(of.sections)
-    assert page.write_page(of, tmp_path / "card.md").read_text() == markdown
-
-
 def test_of_several_methods_the_best_has_to_be_clear(run: Path) -> None:
     with pytest.raises(us.ConfigError, match="give --method, one of fedavg, noised"):
         card.of_run(read(run))

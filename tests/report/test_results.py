@@ -12,10 +12,9 @@ from unskew.errors import ConfigError, RunError
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import Bound, DataSplit, Record
 from unskew.report import results, verdict, worth
-from unskew.report.render import FORMATS, as_csv, frame, html, latex, markdown, render, text
+from unskew.report.render import FORMATS, as_csv, frame, html, latex, markdown, render
 from unskew.report.section import Table, TableRow
 from unskew.report.tables import SAME_TEST_ROWS, leader, left_out, paired, standing
-from unskew.tasks.measure import Measure
 
 ACCURACY, PERSONAL = "global.accuracy", "personal.accuracy.mean"
 
@@ -119,15 +118,6 @@ def test_chosen_columns_stand_beside_the_method_in_their_order() -> None:
         results.headline(made(APART), ["globl"])
 
 
-def test_a_further_metric_is_a_column() -> None:
-    auroc = Measure("auroc", "AUROC", percent=False)
-    series = {("A", s, "personal.auroc.mean"): {1: v} for s, v in enumerate((0.5, 0.75))}
-    run = made({"A": [0.5, 0.6]})
-    run = by_hand.changed(run, by_hand.series(run) | series, asked=(auroc,))
-    assert results.headline(run, ["global", "personal_auroc"]).entries[0].cells == ("55.0 ± 7.1", "0.625 ± 0.177")
-    assert results.headline(run).head[-1] == ("own AUROC", "")
-
-
 def test_seeds_under_which_a_method_diverged_are_said_first() -> None:
     lost = DivergedRow(method="FedAvg", seed=2, round=1, reason="loss")
     run = replace(made(APART), diverged=(lost,))
@@ -149,22 +139,6 @@ TABLE = Table(
     ),
     "A note.", frozenset({2}), {"method": ["FedAvg", "SCAFFOLD"], "accuracy": [0.55, 0.6533]},
 )  # fmt: skip
-
-
-def test_text_is_aligned_and_columns_that_do_not_fit_follow_below() -> None:
-    assert text(TABLE, 60).splitlines() == [
-        "A caption",
-        " method            accuracy  reading",
-        "                         %",
-        " ───────────────────────────────────",
-        " FedAvg          55.0 ± 5.0  as it was".rstrip(),
-        " SCAFFOLD (new)        65.3  better",
-        "A note.",
-    ] or text(TABLE, 60)
-    narrow = text(TABLE, 34, note=False)
-    assert max(map(len, narrow.splitlines())) <= 34
-    assert narrow.count("SCAFFOLD") == 2
-    assert "as it was" in narrow
 
 
 def test_no_name_in_markdown_is_an_image_a_link_or_html() -> None:
@@ -198,12 +172,6 @@ def test_latex_is_escaped_and_uses_booktabs() -> None:
         r"\midrule",
         r"\bottomrule",
     ]
-
-
-def test_latex_has_greek_letters_and_bars_that_its_text_fonts_lack() -> None:
-    assert r"$\mu$ = 0.1\textbar{}$\Delta$ & 1 &" in latex(
-        results.headline(made({"FedAvg": [0.5], "μ = 0.1|Δ": [0.6]}))
-    )
 
 
 def test_csv_is_unrounded_and_says_what_a_number_is_compared_with() -> None:

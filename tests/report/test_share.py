@@ -12,15 +12,12 @@ from records import rewrite
 from typer.testing import CliRunner
 
 import unskew as us
-from unskew.api import described
 from unskew.cli.app import app
 from unskew.errors import ConfigError, RunError
 from unskew.record.database import TABLES
 from unskew.record.logs import rows
 from unskew.report import read
 from unskew.report.share import share, without_values
-from unskew.run import loop
-from unskew.run.setup import Backend
 
 N = 120
 
@@ -85,18 +82,6 @@ def test_a_copy_is_read_as_the_run_is(run: Path, tmp_path: Path) -> None:
         share(run, copy)
     wrong = app_run.invoke(app, ["show", str(run), str(copy), "--share", str(tmp_path / "x")])
     assert isinstance(wrong.exception, ConfigError)
-
-
-def test_a_copy_has_the_numbers_of_clients_and_not_their_rows(tmp_path: Path) -> None:
-    settings = {"name": "many", "rounds": 1}
-    experiment, inputs = described(us.FedAvg(), settings, data="digits", model="logistic", split=us.IID(4))
-    loop.start(experiment, tmp_path / "run", backend=Backend(inputs))
-    copy = share(tmp_path / "run", tmp_path / "copy")
-    whole = read(tmp_path / "run").partitions
-    assert read(copy).partitions == {seed: replace(p, dataset_sha256="") for seed, p in whole.items()}
-    assert us.load_run(copy).client_values("fedavg") == us.load_run(tmp_path / "run").client_values("fedavg")
-    assert not {"rows", "parts"} & json.loads((copy / "partition.json").read_text())["seeds"]["0"].keys()
-    assert "rows" not in json.loads((copy / "partition.json").read_text())
 
 
 def test_no_setting_of_a_copy_has_a_path_a_word_of_a_column_or_a_key_and_labels_stay() -> None:

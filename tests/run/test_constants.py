@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import unskew as us
-from unskew.errors import ConfigError
 from unskew.keys import Key
 from unskew.record.logs import rows
 from unskew.run.models import load_model
@@ -94,26 +93,6 @@ class Swapped(nn.Module):
         return out
 
 
-class Bare(nn.Module):
-    """A parameter makes the outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(2, 16, generator=Key(1).generator()))
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) @ self.w.t()
-
-
-class Hidden(Swapped):
-    """Its features leave PyTorch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(torch.tensor(self.features(x).tolist()))
-        return out
-
-
 def differing(history: us.History) -> set[str]:
     one, other = (history.model("it", client=c) for c in (0, 1))
     return {n for n, t in one.named_parameters() if not torch.equal(t, other.get_parameter(n))}
@@ -132,17 +111,6 @@ def test_what_stays_with_clients_is_the_layer_that_makes_the_outputs(method: Any
         split=us.Dirichlet(alpha=0.5, num_clients=3),
     )
     assert differing(named) == {"features.0.weight", "features.0.bias"}
-
-
-def test_a_head_is_not_asked_for_where_no_method_needs_it(tmp_path: Path) -> None:
-    for i, network in enumerate((Swapped(), Bare())):
-        run("fedavg", network, tmp_path / str(i))
-    named = us.TaskConfig(head="w")
-    assert differing(run("fedper", Bare(), tmp_path / "own", task=named)) == {"w"}
-    with pytest.raises(ConfigError, match="needs what enters the last layer, and the network calls none as one layer"):
-        run("moon", Bare(), tmp_path / "moon", task=named)
-    run("fedavg", Hidden(), tmp_path / "hidden")
-    run("fedper", Swapped(), tmp_path / "p")
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])

@@ -1,20 +1,16 @@
 """A method that diverges: the others and its other seeds are run, and nothing shows its mean as one over all seeds."""
 
 import json
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from records import rewrite
 
 import unskew
 from unskew.errors import DivergedError, RunError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
-from unskew.report import read
 from unskew.run import loop
 from unskew.run.cell import Observer
 
@@ -66,17 +62,6 @@ def test_the_other_methods_and_seeds_are_run_and_the_lost_ones_are_recorded(fold
     assert "hopeless" not in {r["method"] for r in summary["rows"]}
 
 
-def test_methods_that_do_not_diverge_have_the_numbers_they_have_alone(
-    folder: Path, experiment: Experiment, tmp_path: Path
-) -> None:
-    alone = loop.start(replace(experiment, methods=experiment.methods[:1]), tmp_path / "alone").folder
-
-    def numbers(of: Path) -> list[dict[str, Any]]:
-        return [r for r in rows(of, "metrics") if r["method"] == "fedavg" and r["name"] != "seconds"]
-
-    assert numbers(folder) == numbers(alone)
-
-
 def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     folder: Path, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,15 +81,6 @@ def test_resuming_gives_the_same_results_and_says_nothing_is_lost(
     assert summary["fingerprint"] == json.loads((folder / "summary.json").read_text())["fingerprint"]
     assert not [note for note in notes if "has no model" in note]
     assert [note for note in notes if note.startswith("hot, seed 1: round 2: ")]
-
-
-def test_a_lost_reply_of_a_training_that_diverged_is_in_no_count(folder: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(folder, tmp_path / "run")
-    lost = [{"method": "hot", "seed": seed, "round": 1, "client": 0, "reason": "late"} for seed in (0, 1)]
-    rewrite(other, failures=lost)
-    assert [(row["method"], row["seed"]) for row in read(other).failures] == [("hot", 0)]
-    series = {(method, seed) for method, seed, name in read(other).numbers.keys if name == "global.accuracy"}
-    assert series == {("fedavg", 0), ("fedavg", 1), ("hot", 0)}
 
 
 def test_seeds_are_not_added_for_a_method_that_diverges_under_all(
@@ -131,14 +107,3 @@ def test_a_run_in_which_everything_diverged_has_no_result_and_is_not_one_to_resu
     assert so_far.summary["rows"] == []
     assert so_far.notes[0] == "This run has no results: every method diverged under every seed."
     assert "fedavg diverged under 2 of 2 seeds" in " ".join(str(so_far).split())
-
-
-@pytest.mark.network
-def test_worker_processes_go_on_after_one_of_their_jobs_diverged(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    hopeless_first = "".join(f"[[methods]]{part}" for part in reversed(METHODS.split("[[methods]]")[1:]))
-    experiment = tiny("rounds=1", 'runtime.executor="workers"', "runtime.workers=2", methods=hopeless_first)
-    summary = loop.start(experiment, tmp_path / "run").summary
-    assert [row["method"] for row in summary["diverged"]] == ["hopeless"]
-    assert {row["method"] for row in summary["rows"]} == {"fedavg", "hot"}

@@ -1,6 +1,6 @@
 """The three accuracies, on an example small enough to count."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ from unskew.data.federated import ClientIndex, ClientIndices, FederatedData
 from unskew.experiment.config import Experiment
 from unskew.keys import Key
 from unskew.local.data import DeviceData
-from unskew.local.executor import EvalJob
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.record import reader
 from unskew.record.logs import rows
 from unskew.report.verdict import notes
 from unskew.run import evaluation, loop
-from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
 from unskew.run.metrics import Metric
 from unskew.run.models import load_model
@@ -145,13 +143,6 @@ def test_the_loss_is_the_mean_over_examples() -> None:
     assert found["personal_on_global.accuracy.mean"] == 0.75
 
 
-def test_nothing_is_measured_that_was_not_asked_for() -> None:
-    fed = world()
-    sim = simulator(FedAvg(), fed)
-    names = {m.name for m in evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("global",), last=True)}
-    assert names == {"global.accuracy", "global.loss", "val.accuracy"}
-
-
 def test_a_client_without_test_data_is_left_out() -> None:
     fed = world()
     first, second = fed.clients
@@ -161,40 +152,6 @@ def test_a_client_without_test_data_is_left_out() -> None:
     metrics = evaluate(sim, sim.start(), 0, eval_set(TASK, fed, CPU), ("personal",), last=True)
     assert values(metrics)["personal.accuracy.mean"] == 1.0
     assert {m.client for m in metrics if m.client is not None} == {0}
-
-
-def test_a_shared_model_is_tested_in_one_pass_with_the_same_result(
-    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FedAvg serves the same tensors to everybody; served copies, each client is tested by itself."""
-    experiment = tiny("val_fraction=0.2")
-    setup = run_setup.prepare(experiment)
-    fed = run_setup.divide(experiment, setup.dataset, 0)
-    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
-    state, _ = sim.round(sim.start(), 1)
-    sizes_evaluated: list[int] = []
-    genuine = Sequential.evaluate
-
-    def counted(self: Sequential, given: Sequence[EvalJob]) -> list[tuple[Tensor, Tensor]]:
-        graded = genuine(self, given)
-        sizes_evaluated.extend(len(correct) for correct, _ in graded)
-        return graded
-
-    monkeypatch.setattr(Sequential, "evaluate", counted)
-    together = evaluate(sim, state, 1, eval_set(TASK, fed, CPU), ALL, last=True)
-    everything = len(fed.dataset.y_test)
-    sizes = [sum(len(getattr(c, part)) for c in fed.clients) for part in ("test", "val")]
-    assert sorted(sizes_evaluated) == sorted([everything, *sizes, everything])
-    sizes_evaluated.clear()
-    serve = FedAvg.serve
-    monkeypatch.setattr(
-        FedAvg, "serve", lambda self, s, c: {n: t.clone() for n, t in (serve(self, s, c) or {}).items()}
-    )
-    apart = evaluate(sim, state, 1, eval_set(TASK, fed, CPU), ALL, last=True)
-    assert len(sizes_evaluated) == 1 + 3 * fed.num_clients
-    for one, other in zip(together, apart, strict=True):
-        assert (one.name, one.client, one.weight) == (other.name, other.client, other.weight)
-        assert one.value == pytest.approx(other.value, rel=1e-6)
 
 
 def test_parts_that_are_averaged_together_have_the_bits_of_parts_averaged_alone() -> None:

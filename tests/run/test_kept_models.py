@@ -90,26 +90,6 @@ def test_a_run_that_was_stopped_keeps_the_same_models(
     assert us.load_model(folder, round="best").unskew.round == us.load_model(whole, round="best").unskew.round
 
 
-def test_what_is_not_kept_is_said(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    folder = loop.start(tiny("rounds=3", "keep_models.every=2"), tmp_path / "run").folder
-    for client, wanted in ((None, 1), (None, "best"), (0, 2)):
-        with pytest.raises(RunError, match=r"has no such model of fedavg, seed 0 .*; keep_models kept rounds: 2"):
-            us.load_model(folder, client=client, round=wanted)
-
-
-def test_a_method_without_a_global_model_keeps_none(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    notes: list[str] = []
-
-    class Noting(Observer):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    methods = '[[methods]]\nname = "fedper"\n'
-    loop.start(tiny("rounds=2", "keep_models.every=1", methods=methods), tmp_path / "run", Noting())
-    assert notes.count("fedper has no global model: keep_models keeps none of it") == 1
-    assert not list((tmp_path / "run" / "models").glob("*.round*"))
-
-
 # ---------------------------------------------------------------- patience
 @pytest.mark.parametrize("patience", [1, 3])
 def test_training_ends_once_nothing_was_better_for_so_many_rounds(

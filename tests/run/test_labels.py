@@ -1,22 +1,16 @@
 """Models answer in the type of the labels that they were trained on."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
-import safetensors
-import safetensors.torch
 
 import unskew as us
 from unskew.data.own import dataset
 from unskew.data.saved import save
 from unskew.data.sources import load
-from unskew.errors import RunError
-from unskew.run.models import card_of
 
 N = 60
 AGE = np.random.default_rng(0).normal(size=N)
@@ -87,21 +81,3 @@ def test_a_runs_own_data_keep_the_type_of_their_labels(tmp_path: Path) -> None:
     data = dataset(TABLE.assign(y=np.where(OLD, 7, -3)), target="y", client="site")
     save(data, tmp_path / "data.npz")
     assert load("run:data.npz", tmp_path).label_type == data.label_type == "integer"
-
-
-def test_a_file_without_the_type_of_labels_answers_in_text_and_one_of_no_type_is_refused(tmp_path: Path) -> None:
-    table = TABLE.assign(y=OLD.astype(int))
-    history = trained(table, target="y", client="site", out=tmp_path / "r")
-    us.save_model(history.model("fedavg"), tmp_path / "model")
-    tensors = safetensors.torch.load_file(tmp_path / "model")
-    with safetensors.safe_open(tmp_path / "model", "pt") as file:
-        card = json.loads(file.metadata()["unskew"])
-    task = card["task"] | {"label_type": "float"}
-    safetensors.torch.save_file(tensors, tmp_path / "odd", {"unskew": json.dumps(card | {"task": task})})
-    with pytest.raises(RunError, match="does not say what it is"):
-        us.load_model(tmp_path / "odd")
-    del card["task"]["label_type"]
-    safetensors.torch.save_file(tensors, tmp_path / "old", {"unskew": json.dumps(card)})
-    older = us.load_model(tmp_path / "old")
-    assert set(us.predict(older, table)) == {"0", "1"}
-    assert replace(card_of(older).task, label_type="integer") == card_of(history.model("fedavg")).task

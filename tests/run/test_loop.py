@@ -21,7 +21,6 @@ from unskew.run.cell import Cell, Observer
 from unskew.run.recording import ABANDONED
 from unskew.run.setup import Setup
 
-PLAIN = '[[methods]]\nname = "fedavg"\n'
 MIXED = 'methods = ["fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, "centralised"]'
 
 
@@ -52,22 +51,6 @@ def mixed(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFact
 
 
 # ---------------------------------------------------------------- what is written
-def test_a_run_folder_holds_what_it_promises(mixed: Path) -> None:
-    assert sorted(p.name for p in mixed.iterdir()) == [
-        ".lock",
-        "checkpoint",
-        "config.toml",
-        "models",
-        "partition.json",
-        "run.json",
-        "run.sqlite",
-        "summary.json",
-    ]
-    # fedper's heads live on clients: there is no model for the world.
-    assert sorted(p.name for p in (mixed / "models").iterdir()) == sorted(
-        [f"{m}-seed{s}.safetensors" for m in ("centralised", "fedavg", "fedper") for s in (0, 5)]
-        + [f"fedper-seed{s}.clients.sqlite" for s in (0, 5)]
-    )
 
 
 def test_evaluations_fall_on_their_rounds_and_the_last(mixed: Path) -> None:
@@ -77,14 +60,6 @@ def test_evaluations_fall_on_their_rounds_and_the_last(mixed: Path) -> None:
     for name in ("train.loss", "bytes.up", "seconds"):
         assert [r["round"] for r in metrics(mixed, method="fedavg", seed=0, name=name)] == [1, 2, 3, 4]
     assert "global.accuracy" not in names(mixed, method="fedper")
-
-
-def test_single_clients_are_listed_at_the_last_round_once(mixed: Path) -> None:
-    for method in ("fedavg", "fedper", "centralised"):
-        found = [r for r in metrics(mixed, method=method, seed=0) if "client" in r]
-        assert [(r["round"], r["name"], r["client"]) for r in found] == [
-            (4, f"personal.{name}", c) for name in ("accuracy", "loss") for c in range(4)
-        ]
 
 
 def test_bytes_of_the_metrics_are_those_of_the_ledger(mixed: Path) -> None:
@@ -217,29 +192,6 @@ def test_the_classes_of_a_site_s_rows_are_not_told_beside_noise(
     assert prepared("central_dp").dataset.num_classes == 2  # whose server is trusted
 
 
-def test_a_target_that_nothing_can_meet_is_said_once(
-    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a deployment whose clients report nothing."""
-    plain = loop.evaluate
-    monkeypatch.setattr(
-        loop, "evaluate", lambda *of, **by: [m for m in plain(*of, **by) if not m.name.startswith("val.")]
-    )
-    notes: list[str] = []
-
-    class Noting(Observer):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    loop.start(tiny("stop.metric=1e-9", "rounds=3"), tmp_path / "run", Noting())
-    (said,) = (note for note in notes if "stop.metric" in note)
-    assert "round 1: stop.metric does nothing while there are no validation results" in said
-    monkeypatch.undo()
-    notes.clear()
-    loop.start(tiny("stop.metric=1.0", "rounds=2"), tmp_path / "with", Noting())
-    assert not any("stop.metric" in note for note in notes)
-
-
 def test_stopping_by_megabytes_and_by_seconds(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     """One round of 4 clients sends 4 models down and 4 up, about 22 kB: 30 kB are reached after round 2.
 
@@ -299,21 +251,6 @@ def test_an_impossible_experiment_is_refused_before_anything_is_written(
     assert says in refused(kind, tiny(*settings), tmp_path / "run")
 
 
-def test_clients_too_small_for_batch_norm_are_refused(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    """1,438 examples over 700 clients are 2 each, half of them for tests; a bound that pools them has enough."""
-    small = ["split={name='iid', num_clients=700}", "test_fraction=0.5"]
-    network = ["task.model=cnn_small", "task.model_options={norm='batch'}"]
-    message = refused(DataError, tiny(*small, *network), tmp_path / "run")
-    assert message.startswith("fedavg: a client has 1 training examples, a batch needs at least 2; raise")
-    message = refused(ConfigError, tiny(*network, "local.batch_size=1"), tmp_path / "run")
-    assert message.startswith("fedavg: batch_size must be >= 2")
-    experiment = tiny(*small, *network, methods='[[methods]]\nname = "centralised"\n')
-    setup = run_setup.prepare(experiment)
-    run_setup.check_method(
-        experiment, experiment.methods[0], setup, {0: run_setup.divide(experiment, setup.dataset, 0)}
-    )
-
-
 def test_a_folder_that_exists_is_refused_and_left_alone(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
@@ -349,22 +286,6 @@ def test_a_server_that_diverges_is_caught_before_a_log_holds_nan(
     with pytest.raises(DivergedError, match=r"^fedavgm, seed 0: round 1: global\.loss became (nan|inf); lower lr or "):
         loop.start(tiny(methods=methods), tmp_path / "run")
     assert all(math.isfinite(row["value"]) for row in rows(tmp_path / "run", "metrics"))
-
-
-def test_rounds_that_all_lose_everybody_end_the_run_in_one_sentence(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    with pytest.raises(QuorumError) as caught:
-        loop.start(tiny("world.outage.unreachable=1.0", "rounds=2"), tmp_path / "run")
-    assert str(caught.value) == (
-        "fedavg, seed 0: 2 rounds in a row have no result: round 2, step 'train': 0 of 4 clients replied, 1 needed; "
-        "lost: 0, 1, 2, 3 (client 0: unreachable); a larger clients_per_round or a smaller world.outage leaves more"
-    )
-    lost = list(rows(tmp_path / "run", "failures"))
-    assert [(r["round"], r["client"], r["reason"]) for r in lost] == [
-        (t, c, "unreachable") for t in (1, 2) for c in range(4)
-    ]
-    assert {r["round"] for r in metrics(tmp_path / "run")} == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -415,15 +336,6 @@ def test_a_run_that_goes_on_knows_how_many_rounds_had_no_result(
         loop.start(experiment, tmp_path / "run", Killed())
     with pytest.raises(QuorumError, match="2 rounds in a row have no result"):
         loop.resume(tmp_path / "run")
-
-
-def test_secrets_of_sums_that_were_lost_are_no_part_of_a_fingerprint(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    settings = ("methods.0.with=['secure_sum']", "rounds=6", "world.outage.late=0.1")
-    one, other = (loop.start(tiny(*settings), tmp_path / name) for name in ("one", "other"))
-    assert any(ABANDONED in str(row) for row in rows(one.folder, "info"))
-    assert one.summary["fingerprint"] == other.summary["fingerprint"]
 
 
 def test_checkpoints_that_take_long_are_written_seldom(

@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +16,15 @@ import safetensors
 import safetensors.torch
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import nn
 
 import unskew as us
-from unskew.data.inputs import Column, Inputs
+from unskew.data.inputs import Inputs
 from unskew.errors import ConfigError, DataError, RunError
 from unskew.experiment.config import Experiment
 from unskew.models import build
 from unskew.record.logs import rows
-from unskew.run import loop, models, observers
+from unskew.run import loop, models
 from unskew.run import setup as run_setup
 from unskew.run.models import ModelCard, ModelClients, TaskCard, load_model, predict, save_model
 
@@ -85,16 +84,6 @@ def test_tensors_that_clients_share_are_stored_once(run: Path) -> None:
     assert {name.partition(".")[0]: count for name, count in stored} == {"body": 1, "head": 4}
 
 
-def test_models_are_kept_whether_they_are_tested_or_not(
-    run: Path, tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(observers, "BATCH", 3)
-    experiment = tiny("rounds=2", 'evaluate=["global"]', methods=table("fedper", "ifca", "fedbabu", "centralised"))
-    untested = contents(loop.start(experiment, tmp_path / "run").folder)
-    assert len(untested) == 7
-    assert untested == {name: data for name, data in contents(run).items() if name in untested}
-
-
 # ---------------------------------------------------------------- how it is stored
 TASK = TaskCard("mlp", {}, (2,), ("no", "yes"), Inputs(shape=(2,)), ("w", "b"))
 
@@ -118,48 +107,6 @@ def test_a_hundred_thousand_clients_of_one_model_take_a_few_bytes(tmp_path: Path
     models.save(tmp_path / "models", cell(100_000), model, batches)
     assert list(contents(tmp_path)) == ["m-seed0.safetensors"]
     assert len(contents(tmp_path)["m-seed0.safetensors"]) < 4008 + 2000
-
-
-def test_no_more_than_two_batches_of_models_are_in_memory(tmp_path: Path) -> None:
-    alive = 0
-    most = 0
-
-    def gone() -> None:
-        nonlocal alive
-        alive -= 1
-
-    def batches() -> Iterator[dict[int, dict[str, Tensor]]]:
-        nonlocal alive, most
-        for c in range(20):
-            model = {"w": torch.full((5,), float(c)), "b": torch.zeros(1)}
-            weakref.finalize(model["w"], gone)
-            alive += 1
-            most = max(most, alive)
-            yield {c: model}
-            del model
-
-    models.save(tmp_path / "models", cell(20), None, batches())
-    assert most <= 2 + 1
-    assert models.read_own(tmp_path / "models" / "m-seed0.clients.sqlite", 7)["w"].eq(7.0).all()
-
-
-def test_a_layer_that_clients_have_in_several_shapes_comes_back(tmp_path: Path) -> None:
-    own = {c: {"weight": torch.full((2, 2), float(c)), "bias": torch.ones(2 if c < 2 else 3)} for c in range(3)}
-    card = replace(TASK, layers=("weight", "bias"))
-    models.save(tmp_path / "models", cell(3, task=card), None, [own])
-    assert load_model(tmp_path, "m", client=1, network=nn.Linear(2, 2)).state_dict()["weight"].eq(1).all()
-    with pytest.raises(ConfigError, match=r"bias must be \(3,\), got \(2,\)"):
-        load_model(tmp_path, "m", client=2, network=nn.Linear(2, 2))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
-def test_tensors_of_every_width_come_back(dtype: torch.dtype, tmp_path: Path) -> None:
-    own = {c: {"b": torch.arange(3).to(torch.uint8) + c, "w": torch.arange(c, c + 5).to(dtype)} for c in range(3)}
-    models.save(tmp_path / "models", cell(3), None, [own])
-    for c, params in own.items():
-        stored = models.read_own(tmp_path / "models" / "m-seed0.clients.sqlite", c)
-        assert {layer: t.tolist() for layer, t in stored.items()} == {layer: t.tolist() for layer, t in params.items()}
-        assert stored["w"].dtype == dtype
 
 
 # ---------------------------------------------------------------- what it is used for
@@ -214,16 +161,6 @@ def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Pa
     assert all(torch.equal(weights[name], t) for name, t in again.state_dict().items())
     assert again.unskew == model.unskew
     assert (again.unskew.method, again.unskew.client, again.unskew.seed) == ("fedper", 1, 0)
-
-
-def test_batch_norm_comes_back_with_its_statistics(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    experiment = tiny("rounds=1", methods=table("fedbn"))
-    options = {"norm": "batch"}
-    experiment = replace(experiment, task=replace(experiment.task, model="cnn_small", model_options=options))
-    folder = loop.start(experiment, tmp_path / "run").folder
-    means = [load_model(folder, "fedbn", client=c).state_dict()["body.norm1.running_mean"] for c in (0, 1)]
-    assert not torch.equal(means[0], means[1])
-    assert means[0].any()
 
 
 def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
@@ -375,35 +312,6 @@ def test_links_and_pipes_among_the_models_of_a_run_are_refused(name: str, kind: 
         load_model(copy, "fedper", client=0)
 
 
-class OfIds(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.EmbeddingBag(60, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.words(x))
-        return logits
-
-
-def test_a_token_id_without_a_vector_is_refused_before_any_work() -> None:
-    (ids, others), y = np.random.default_rng(0).integers(0, 60, (2, 80, 10)), np.arange(80) % 2
-    rare = others.copy()
-    rare[:, 3] = np.where(np.arange(80) == 30, 5000, rare[:, 3])
-
-    def run(x: Any, test: Any = None) -> us.History:
-        data = {"A": (ids, y), "B": (x, y)}
-        return us.simulate(us.FedAvg(), data=data, test=test, model=OfIds(), rounds=1, progress=False)
-
-    message = "OfIds cannot take token id 5000; correct it, or give it a vector"
-    with pytest.raises(ConfigError, match=message):
-        run(rare, test=(ids[:2], y[:2]))
-    with pytest.raises(ConfigError, match=message):
-        run(others, test=(rare[29:31], y[29:31]))
-    model = run(others).model("fedavg")
-    with pytest.raises(DataError, match=r"cannot take token ids up to 700: .*; give ids as in training"):
-        predict(model, np.full((1, 10), 700))
-
-
 def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> None:
     """The largest of three NaN is the first, which is a class."""
     model = load_model(run, "fedavg")
@@ -412,16 +320,3 @@ def test_a_model_whose_outputs_are_no_numbers_predicts_nothing(run: Path) -> Non
     for probabilities in (False, True):
         with pytest.raises(RunError, match="the model's outputs are not finite"):
             predict(model, IMAGES[:2], probabilities=probabilities)
-
-
-@pytest.mark.parametrize("kept", ["Z\u00fcrich", "Zu\u0308rich"])
-def test_a_client_goes_by_its_name_in_any_form_of_unicode(kept: str) -> None:
-    """Runs of older versions have kept names as they were written."""
-    clients = ModelClients(2, ("Bern", kept))
-    inputs = Inputs("table", columns=(Column("age", mean=(1.0, 2.0), sd=(1.0, 1.0)),), clients=("Bern", kept))
-    for asked in ("Z\u00fcrich", "Zu\u0308rich"):
-        assert models.number_of(clients, asked) == 1
-        own = inputs.of(asked)
-        assert (own.clients, own.columns[0].mean) == ((kept,), (2.0,))
-    with pytest.raises(RunError, match="there is no client 'Zurich'"):
-        models.number_of(clients, "Zurich")

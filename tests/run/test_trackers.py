@@ -14,10 +14,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from unskew import api
-from unskew.errors import ConfigError, RunError
+from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -117,21 +115,6 @@ def test_a_tracker_that_is_not_installed_is_refused_before_the_run(
     with pytest.raises(ConfigError, match=rf"{name} is not installed; pip install {name}, or leave it out"):
         loop.start(tracked(tiny, name=name), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_tracker_that_cannot_be_opened_stops_the_run_before_its_first_round(
-    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(cell: Any) -> Any:
-        raise OSError("no server\nthere")
-
-    monkeypatch.setattr(trackers, "MLflow", fail)
-    with pytest.raises(
-        RunError, match=r"mlflow could not be started: OSError: no server there; nothing has been trained"
-    ):
-        loop.start(tracked(tiny, name="mlflow"), tmp_path / "run")
-    monkeypatch.setattr(trackers, "MLflow", lambda cell: Recorder()(cell))
-    assert loop.resume(tmp_path / "run").summary["rows"]
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
@@ -288,18 +271,3 @@ def test_wandb_is_offline_and_has_a_run_for_each_cell(tiny: Make, tmp_path: Path
     assert "global.accuracy" in wandb[0].logged[0][0]
     assert wandb[1].settings["config"]["method.name"] == "fedprox"
     assert [r.code for r in wandb] == [0, 0]
-
-
-# ---------------------------------------------------------------- the history
-
-
-def test_what_pytorch_is_set_to_is_put_back_only_if_it_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.use_deterministic_algorithms imports PyTorch's compiler, more than a second, even if nothing changes."""
-    asked: list[tuple[bool, bool]] = []
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode, warn_only: asked.append((mode, warn_only)))
-    with api.torch_left_alone():
-        pass
-    assert asked == []
-    with api.torch_left_alone():
-        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert asked == [(False, False)]

@@ -169,13 +169,6 @@ def test_welch_over_two_seeds_averages_the_differences() -> None:
     assert (high - low) / 2 == pytest.approx(0.254, abs=1e-3)
 
 
-def test_more_seeds_of_the_same_clients_are_not_more_clients() -> None:
-    """Six hospitals under ten seeds with equal values have the interval of one seed, not a third of it."""
-    pair = ((0.9, 0.85, 0.8, 0.88), (0.8, 0.7))
-    assert stats.welch(10 * [pair], drawn_anew=False) == pytest.approx(stats.welch([pair]))
-    assert stats.welch([pair, ((0.8, 0.9), (0.5,))], drawn_anew=False) is None
-
-
 # ---------------------------------------------------------------- what an unseen client is served
 @dataclass(frozen=True)
 class OnlyOldFriends(FedAvg):

@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 from records import rewrite
 
-from unskew import simulate
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddw import DW
-from unskew.algorithms.hcct import HCCT
-from unskew.data.split import Dirichlet
+import unskew as us
 from unskew.info import ClassRelations
 from unskew.report import charts, read, tables
 from unskew.report.section import Chart, Section
@@ -79,12 +75,6 @@ def test_the_distance_is_by_round_over_seeds(tmp_path: Path, rows: Rows) -> None
     assert drawn == {t: pytest.approx((1.5 / t, 1 / t, 2 / t), rel=1e-4) for t in (1, 2, 3, 4)}
 
 
-@pytest.mark.parametrize(("rounds", "shown"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (9, [1, 5, 9])])
-def test_matrices_are_those_of_the_first_middle_and_last_round(tmp_path: Path, rounds: int, shown: list[int]) -> None:
-    every = tables.reported(read(make_run(tmp_path / "run", rounds=rounds)), "fedavg+dw", ClassRelations)
-    assert list(class_relations.first_middle_last(every[0])) == shown
-
-
 def test_the_weakest_guarantee_of_the_seeds_is_given(tmp_path: Path) -> None:
     """Seed 1 has epsilon 2.5 + 1 in the last round."""
 
@@ -120,20 +110,6 @@ def _section(folder: Path, *methods: str) -> Section:
     return section
 
 
-def test_the_section_has_distance_norms_matrices_and_what_each_party_saw(folder: Path, rows: Rows) -> None:
-    section = _section(folder, "fedavg+dw")
-    distance, norms, matrices = section.charts
-    assert distance.described == "Soft labels against class relations: fedavg+dw from 1 to 0.25."
-    assert sorted((r["x"], r["y"]) for r in rows(norms)) == [(25, 1), (25, 1), (75, 3), (75, 3)]
-    assert "fedavg+dw +1.00" in norms.caption, "two classes lie on a line"
-    drawn = {r["panel"] for r in rows(matrices)}
-    assert drawn == {f"{name}, round {t}" for name in ("SL", "CR") for t in (1, 2, 4)}
-    assert {r["value"] for r in rows(matrices) if r["panel"].startswith("CR")} == {0.5}
-    assert section.tables[0].entries[0].cells == (
-        "No guarantee.", "Each participant's class counts.", "The mean predictions by class."
-    )  # fmt: skip
-
-
 def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path, rows: Rows) -> None:
     section = _section(make_run(tmp_path / "run", {"hcct+dw": lambda s, t: info(t, world=False)}), "hcct+dw")
     (matrices,) = section.charts
@@ -141,20 +117,12 @@ def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path, r
     assert section.lead == "No class relations for hcct+dw: no global model."
 
 
-def test_a_hundred_classes_leave_the_matrices_out(tmp_path: Path) -> None:
-    def told(seed: int, t: int) -> Info:
-        return {k: v for k, v in info(t).items() if k not in ("sl", "cr", "counts", "class_norms")}
-
-    folder = make_run(tmp_path / "run", {"fedavg+dw": told}, counts=[[1] * 100] * 3)
-    assert [c.title for c in _section(folder, "fedavg+dw").charts] == ["Soft labels against class relations"]
-
-
 # ---------------------------------------------------------------- a run that was run
 def test_what_a_run_records_is_drawn_alone_and_inside_groups() -> None:
-    inside: Wrapped = wrap(HCCT(alpha=40.0), DW(mu=0.1))
-    history = simulate(
-        {"avg": wrap(FedAvg(), DW(mu=0.1)), "inside": inside},
-        split=Dirichlet(alpha=0.5, num_clients=4), rounds=2, progress=False,
+    inside: Wrapped = wrap(us.HCCT(alpha=40.0), us.DW(mu=0.1))
+    history = us.simulate(
+        {"avg": wrap(us.FedAvg(), us.DW(mu=0.1)), "inside": inside},
+        split=us.Dirichlet(alpha=0.5, num_clients=4), rounds=2, progress=False,
     )  # fmt: skip
     last = tables.reported(read(history.folder), "avg", ClassRelations)[0][2]
     sl, cr = np.array(last.sl), np.array(last.cr)

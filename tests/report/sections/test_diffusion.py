@@ -16,7 +16,7 @@ The degrees of learning, with u = (1/2, 1/2) and W the L2 norm:
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,25 +26,17 @@ import numpy as np
 import pytest
 from records import rewrite
 
-from unskew import simulate
-from unskew.algorithms.fedavg import FedAvg
-from unskew.algorithms.feddif import FedDif
-from unskew.data.split import Dirichlet
-from unskew.experiment.config import World
+import unskew as us
 from unskew.info import DiffusionRound, adapter
-from unskew.keys import Key
 from unskew.record.logs import rows as written
 from unskew.record.reader import info_of, select
-from unskew.report import charts, read
-from unskew.report.section import Chart, Section
+from unskew.report import read
 from unskew.report.sections import cost, diffusion
-from unskew.world.wireless import Radio
 
 COUNTS = [[10, 0], [0, 10], [20, 0], [0, 10]]
 FAR, NEAR = math.sqrt(0.5), math.sqrt(2) / 6
 
 Info = dict[str, Any]
-Rows = Callable[[Chart], list[dict[str, Any]]]
 
 
 def move(model: int, src: int, dst: int, bid: float) -> Info:
@@ -176,52 +168,7 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
     assert found.stayed == 2 / 4, "both models of round 2, of 4"
 
 
-def test_the_band_is_over_seeds(tmp_path: Path) -> None:
-    """Seed 1 is cut to its first round, whose mean at the end is 0; seed 0 has both rounds and ends at .35355."""
-    folder = make_run(tmp_path / "run", seeds=(0, 1))
-    rewrite(folder, info=list(written(folder, "info"))[:3])
-    found = _diffusion(folder)
-    assert found.distance.seeds == 2
-    assert found.distance.low[-1] == pytest.approx(0)
-    assert found.distance.high[-1] == pytest.approx(FAR / 2)
-    assert found.distance.mean[-1] == pytest.approx(FAR / 4)
-
-
 # ---------------------------------------------------------------- the section
-def _section(folder: Path) -> Section:
-    section = diffusion.section(read(folder), ["FedDif"], charts.colours(["FedDif"]))
-    assert section is not None
-    return section
-
-
-def test_the_section_has_distance_efficiency_the_cell_and_the_paths(folder: Path) -> None:
-    section = _section(folder)
-    distance, efficiency, cell = section.charts
-    assert "FedDif from 0.707 to 0.354" in distance.described
-    assert "FedDif from 2 to 1" in efficiency.described
-    assert "diffusion round 2: model 1 from client 3 to 1" in cell.described
-    assert [(row.name, *row.cells) for row in section.tables[1].entries] == [
-        ("0", "0 → 1", "20", "0.707", "0.000"), ("1", "2 → 3 → 1", "40", "0.707", "0.000")
-    ]  # fmt: skip
-
-
-def test_every_model_is_drawn_in_each_diffusion_round(folder: Path, rows: Rows) -> None:
-    """Model 0 goes from client 0 to 1 and stays there; model 1 goes from 2 to 3 and on to 1; client 3 is idle first."""
-    cell = _section(folder).charts[2]
-    drawn = [(r["panel"], r["model"], r["from"], r["to"], r["moves"]) for r in rows(cell) if "model" in r]
-    first, second = "diffusion round 1: 2 of 2 move", "diffusion round 2: 1 of 2 move"
-    assert drawn == [
-        (first, "0", 0, 1, True),
-        (first, "1", 2, 3, True),
-        (second, "0", 1, 1, False),
-        (second, "1", 3, 1, True),
-    ]
-    assert {r["client"] for r in rows(cell) if r["panel"] == second and "client" in r} == {0, 1, 2, 3}
-
-
-def test_a_round_in_which_no_model_moves_has_no_path_to_draw(tmp_path: Path) -> None:
-    section = _section(make_run(tmp_path / "run", [ROUND_2, ROUND_2]))
-    assert [c.title for c in section.charts] == ["IID distance by diffusion round"]
 
 
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
@@ -230,8 +177,8 @@ def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> 
     shown = _diffusion(folder).shown
     assert shown is not None
     places, radius = diffusion.ground(read(folder), shown)
-    radio = Radio(cell_radius_m=100.0)
-    expected = radio.positions(Key(0) / "channel", 1, 1, 5)[1:]
+    radio = us.Radio(cell_radius_m=100.0)
+    expected = radio.positions(us.Key(0) / "channel", 1, 1, 5)[1:]
     assert places(2) == pytest.approx(expected)
     assert radius == 100
 
@@ -293,9 +240,9 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
 
 
 def test_what_a_run_records_is_followed() -> None:
-    history = simulate(
-        {"FedAvg": FedAvg(), "FedDif": FedDif(epsilon=0.05, metric="tv", target="pooled")},
-        split=Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=World(channel=Radio()),
+    history = us.simulate(
+        {"FedAvg": us.FedAvg(), "FedDif": us.FedDif(epsilon=0.05, metric="tv", target="pooled")},
+        split=us.Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=us.World(channel=us.Radio()),
         progress=False,
     )  # fmt: skip
     record = read(history.folder)

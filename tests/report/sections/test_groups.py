@@ -147,32 +147,6 @@ def _row(folder: Path, method: str) -> str:
 
 
 # ---------------------------------------------------------------- the section
-def test_the_section_has_the_figures_of_the_groups(folder: Path) -> None:
-    section = groups.section(read(folder), ["hcct", "flsc"], charts.colours(["hcct", "flsc"]))
-    assert section is not None
-    assert [c.title for c in section.charts] == [
-        "Groups against the clients’ domains", "Who trained with whom under hcct", "How alike the clients of hcct are",
-        "Who trained with whom under flsc",
-    ]  # fmt: skip
-
-
-def test_a_square_for_each_client_and_round_has_its_groups_number(folder: Path, rows: Rows) -> None:
-    """Clients 0, 1, 2 are in group 1 in the end; client 2 came from group 2, and client 3 is alone again."""
-    chart = groups.rounds_chart(_grouping(folder))
-    drawn = {t: {r["row"]: r["group"] for r in rows(chart) if r["column"] == t} for t in (1, 2, 3)}
-    assert drawn == {
-        1: dict.fromkeys("0123", "alone"),
-        2: {"0": "1", "1": "1", "2": "2", "3": "2"},
-        3: {"0": "1", "1": "1", "2": "1", "3": "alone"},
-    }
-    assert "round 3: clients 0, 1, 2." in chart.described
-
-
-def test_the_merges_are_a_row_each_with_their_benefit_and_those_that_were_not_made_last(folder: Path) -> None:
-    table = groups.merges_table(_grouping(folder))
-    assert [(row.name, *row.cells) for row in table.entries] == [
-        ("1", "0 and 1", "+1.5", "made"), ("2", "0 and 2", "+0.25", "made"), ("3", "0 and 3", "−0.5", "not made")
-    ]  # fmt: skip
 
 
 def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: Path, rows: Rows) -> None:
@@ -181,18 +155,6 @@ def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: 
     assert chart is not None
     assert "Mean: inside groups 0.60; across -0.03." in chart.caption
     assert [r["value"] for r in rows(chart)] == [v for line in COSINES for v in line]
-
-
-def test_the_alphas_of_a_pilot_and_the_chosen_one_are_a_table(tmp_path: Path) -> None:
-    tried = [{"alpha": 0.0, "groups": 4, "accuracy": 0.5, "loss": 1.0}, {"alpha": 5.0, "groups": 2, "accuracy": 0.75}]
-    rounds = [*HCCT[:2], {**ROUND_3, "alpha": 5.0, "tried": tried}]
-    record = read(make_run(tmp_path / "run", {"hcct": rounds}, ("independent", "hcct"), 'alpha = "auto"'))
-    section = groups.section(record, ["hcct"], charts.colours(["hcct"]))
-    assert section is not None
-    table = section.tables[-1]
-    assert [(row.name, *row.cells) for row in table.entries] == [
-        ("0", "4", "50.0", "1", ""), ("5", "2", "75.0", "–", "chosen")
-    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- who is with whom
@@ -215,12 +177,6 @@ def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
     ]
     assert [title for title, _ in flsc.head] == ["client", "group", "accuracy", "gain over alone"]
     assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
-
-
-def test_a_client_in_no_group_is_told_from_one_alone(tmp_path: Path) -> None:
-    rows: list[Info] = [{"groups": [[0, 1], [2]]}]
-    (table,) = _members(make_run(tmp_path / "run", {"hcct": rows}, methods=("independent", "hcct")))
-    assert [row.cells[0] for row in table.entries] == ["1", "1", "alone", "–"]
 
 
 # ---------------------------------------------------------------- a run that was run

@@ -15,7 +15,6 @@ from unskew.report import charts, write_report
 from unskew.report.section import Table
 from unskew.report.sections import predictions
 from unskew.tasks.binary import ranked
-from unskew.tasks.regression import predicted
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 3)).astype(np.float32)
@@ -32,13 +31,6 @@ def test_points_of_two_classes_by_hand() -> None:
     assert info.happened == (0.0, 1.0, 0.0, 1.0)
     assert info.likely[1] == 0.5
     assert ranked(np.zeros((2, 1)), np.array([1, 1])) is None
-
-
-def test_of_many_numbers_five_hundred_are_kept_the_first_and_the_last_among_them() -> None:
-    y = np.arange(1200.0)
-    info = predicted(y[:, None] + 1, y)
-    assert isinstance(info, PredictedNumbers)
-    assert (len(info.true), info.true[0], info.true[-1], info.predicted[-1]) == (500, 0.0, 1199.0, 1200.0)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -91,16 +83,6 @@ def test_recall_by_class_is_a_mean_over_seeds_and_few_test_examples_are_named(mo
         ("class 0", "40", "62.5 ± 17.7"), ("class 2", "5", "20.0 ± 0.0")
     ]  # fmt: skip
     assert table.note.endswith("Test examples are few: of class 2 there are 5, so that one more found is 20.0 points.")
-
-
-def test_of_many_classes_those_of_which_least_is_found_have_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    n = predictions.MOST_CLASSES + 5
-    found = RecallByClass(found=tuple(range(n, 0, -1)), examples=(100,) * n)
-    table = _recalls(monkeypatch, ("A", 0, found))
-    assert table is not None
-    assert [row.name for row in table.entries] == [f"class {k}" for k in range(n - 1, 4, -1)]
-    assert "those with the lowest mean over methods" in table.caption
-    assert table.note == ""
 
 
 def test_a_run_reports_what_its_global_models_find_of_each_class(tmp_path: Path) -> None:

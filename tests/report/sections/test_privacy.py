@@ -153,17 +153,3 @@ def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest(rows: Rows
         ("Epsilon by round, for one example of a client, at delta 1e-05", ["c"]),
     ]
     assert "a from 2.5 to 2.5; d from 5.5 to 5.5" in drawn[0].described
-
-
-def test_what_clients_have_spent_is_listed_the_largest_first_and_the_rest_is_summed_up() -> None:
-    """22 clients, client c spent c / 10: 2.1 first; of the 20 listed .2 is the least, and .1 the most of the others."""
-    info = ExampleBudget(
-        privacy=Privacy(2.1, "", "", delta=1e-5, covers="an example"),
-        clip=1.0,
-        noise=1.0,
-        releases=1,
-        spent={c: c / 10 for c in range(22)},
-    )
-    table = privacy.clients_table("examples", info)
-    assert [(row.name, *row.cells) for row in table.entries][::19] == [("21", "2.1"), ("2", "0.2")]
-    assert table.note.endswith("The 2 other clients spent at most 0.1.")
