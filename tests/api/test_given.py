@@ -1,11 +1,9 @@
 """`simulate` with data and models that are values: what is trained, what is kept, what can go on."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from PIL import Image
@@ -13,13 +11,9 @@ from torch import Tensor, nn
 
 import unskew as us
 from unskew import api
-from unskew.errors import ConfigError, DataError, WorkerError
+from unskew.errors import WorkerError
 from unskew.experiment import config
-from unskew.record.reader import read
-from unskew.report import write_comparison, write_report
 from unskew.run import loop
-from unskew.wrappers.base import wrap
-from unskew.wrappers.robust import NormBound
 
 # Their towns have one class each, which is warned of.
 pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")]
@@ -45,20 +39,6 @@ class Net(nn.Module):
 
 def made(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Linear(input_shape[0], num_classes)
-
-
-def test_what_tune_and_advise_are_to_evaluate_reaches_the_experiment() -> None:
-    def largest(outputs: Any, targets: Any) -> float:
-        return float(outputs.max())
-
-    settings = {"name": "advice", "rounds": 2, "evaluate": ["global", "macro_f1", largest]}
-    experiment, inputs = api.described("fedavg", settings, data=(X, Y), split=us.IID(num_clients=4))
-    assert experiment.evaluate[:2] == ("global", "macro_f1")
-    assert experiment.evaluate[2:] == tuple(inputs.metrics)
-    assert len(inputs.metrics) == 1
-    for tool in (us.tune, us.advise):
-        with pytest.raises(ConfigError, match="unknown argument until"):
-            tool(until={}, progress=False, **({"methods": "fedavg", "out": "nowhere"} if tool is us.tune else {}))
 
 
 def test_arrays_and_a_module_are_all_that_is_needed() -> None:
@@ -103,97 +83,6 @@ def test_a_run_of_arrays_and_an_importable_model_goes_on_from_its_folder_whereve
     (tmp_path / "r" / "summary.json").unlink()
     moved = (tmp_path / "r").rename(tmp_path / "moved")
     assert loop.resume(moved, allow_code=True).summary["fingerprint"] == kept.summary["fingerprint"]
-
-
-@pytest.mark.parametrize("model", [Net(), lambda: Net()])
-def test_a_model_that_no_file_describes_is_reported_and_compared_and_refused_by_resume(
-    model: Any, tmp_path: Path
-) -> None:
-    for name in ("a", "b"):
-        us.simulate({name: us.FedAvg(FAST)}, data=(X, Y), model=model, out=tmp_path / name, **FEW)
-        assert "<svg" in (tmp_path / name / "report.html").read_text("utf-8")
-    write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html", ["a", "b"])
-    (tmp_path / "a" / "summary.json").unlink()
-    with pytest.raises(ConfigError, match=r"this run's model, .*, was given as a value, which no file holds"):
-        loop.resume(tmp_path / "a")
-
-
-def test_what_was_warned_of_stands_in_the_report(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    method = wrap(us.SCAFFOLD(local=FAST), NormBound())
-    us.simulate(method, data=(X[:200], Y[:200]), test=(X[180:], Y[180:]), model=Net(), out=folder, **FEW)
-    notes = read(folder).notes
-    page = write_report(folder).read_text()
-    assert "20 of 60 test rows stand in training, too" in notes[0]
-    assert "NormBound changes that on the server" in notes[1]
-    for note in notes:
-        assert note[1:80] in page
-
-
-class Flat(nn.Module):
-    """Takes a trailing 1 away, as networks for two classes do."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten()[:, None]
-
-
-@pytest.mark.parametrize(
-    ("layers", "settings", "told"),
-    [
-        ([nn.Linear(6, 3), nn.Softmax(1)], {}, "softmax"),
-        ([nn.Linear(6, 1), nn.Sigmoid(), Flat()], {"task": "binary"}, "sigmoid"),
-        ([nn.Linear(6, 3), nn.LogSoftmax(1)], {}, None),  # whose softmax is that of what came before it
-        ([nn.Linear(6, 3), nn.Softmax(1)], {"loss": lambda out, y: -(out.gather(1, y[:, None])[:, 0].log())}, None),
-    ],
-)
-def test_a_network_whose_outputs_are_squashed_twice_is_said(
-    layers: list[nn.Module], settings: dict[str, Any], told: str | None, tmp_path: Path
-) -> None:
-    y = Y % 2 if settings.get("task") == "binary" else Y.astype(float) if "task" in settings else Y
-    split = us.IID(num_clients=3)
-    us.simulate(
-        us.FedAvg(FAST), data=(X, y), model=nn.Sequential(*layers), split=split, out=tmp_path / "r", **settings, **FEW
-    )
-    said = [note for note in read(tmp_path / "r").notes if "he network ends in" in note]
-    assert [note.split("ends in ")[1].partition(",")[0] for note in said] == ([told] if told else [])
-
-
-@pytest.mark.parametrize(("first", "second", "told"), [("yes", "no", False), ("ja", "nein", True)])
-def test_a_common_class_that_is_looked_for_by_the_alphabet_alone_is_said(
-    first: str, second: str, told: bool, tmp_path: Path
-) -> None:
-    """One of five has the first word: `no` comes before `yes`, and `nein` after `ja`."""
-    y = np.where(np.arange(200) % 5 == 0, first, second)
-    folder = tmp_path / "run"
-    us.simulate(us.FedAvg(FAST), data=(X[:200], y), task="binary", split=us.IID(num_clients=2), out=folder, **FEW)
-    said = [r for r in read(folder).notes if "looks for the second class" in r]
-    assert len(said) == told
-    if told:
-        assert f"{second!r}, and 80 % of the training examples" in said[0]
-        assert f"data_options.classes = [{second!r}, {first!r}]" in said[0]
-    page = (folder / "report.html").read_text()
-    assert f"predicted probability of {max(first, second)};" in page
-
-
-def test_classes_of_values_are_named_in_the_order_in_which_they_are_wanted(tmp_path: Path) -> None:
-    """`ja`, of which most are, is the second because it was named so, which needs no note."""
-    y, classes = np.where(np.arange(200) % 5 == 0, "nein", "ja"), {"classes": ["nein", "ja"]}
-    task = us.TaskConfig("digits", kind="binary", data_options=classes)
-    settings: dict[str, Any] = {"task": task, "split": us.IID(num_clients=2), **FEW}
-    folder, frame = tmp_path / "run", pandas.DataFrame({"a": X[:200, 0], "b": X[:200, 1], "y": y})
-    for history in (
-        us.simulate(us.FedAvg(FAST), data=(X[:200], y), out=folder, **settings),
-        us.simulate(us.FedAvg(FAST), data=frame, target="y", **settings),
-    ):
-        assert history.model("fedavg").unskew.classes == ("nein", "ja")
-    assert not [r for r in read(folder).notes if "looks for the second class" in r]
-    assert "predicted probability of ja;" in (folder / "report.html").read_text()
-    with pytest.raises(DataError, match="none of the 2 classes; did you mean ja"):
-        us.simulate(us.FedAvg(FAST), data=(X[:200], np.where(y == "ja", "Ja", y)), task=task, **FEW)
-    with pytest.raises(DataError, match=r"class names must differ"):
-        us.simulate(us.FedAvg(FAST), data=(X, Y), task=us.TaskConfig(data_options={"classes": ["ja", "ja"]}), **FEW)
-    with pytest.raises(DataError, match=r"a data set with its own classes"):
-        us.simulate(us.FedAvg(FAST), data=us.load("digits"), task=us.TaskConfig(data_options=classes), **FEW)
 
 
 @pytest.fixture
@@ -253,15 +142,7 @@ def test_what_only_the_task_says_is_taken() -> None:
     assert experiment.task.model == "resnet18"
 
 
-def test_a_note_is_warned_of_at_the_line_of_the_call() -> None:
-    table = pandas.DataFrame({"age": np.arange(90.0) ** 2, "ill": np.arange(90) % 2, "site": ["a ", "A", "b"] * 30})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        us.simulate("fedavg", data=table, target="ill", client="site", model="logistic", **FEW)
-        us.describe(table, target="ill", client="site")
-        us.describe((table[["age"]], table["ill"]))
-    assert caught
-    assert {warning.filename for warning in caught} == {__file__}
+# ---------------------------------------------------------------- a table for each client
 
 
 class Fails(Net):

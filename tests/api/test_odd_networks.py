@@ -67,29 +67,6 @@ def test_what_torchscript_compiled_is_refused(recwarn: pytest.WarningsRecorder) 
         final(script(nn.Sequential(nn.Linear(6, 2))))
 
 
-class Said(nn.Module):
-    """What a network returns in forms other than (n, outputs)."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how, self.layer = how, nn.Linear(6, 1)
-
-    def forward(self, x: Tensor) -> Any:
-        out: Tensor = self.layer(x)
-        return {"plain": out, "flat": out[:, 0], "named": {"logits": out, "more": x}}[self.how]
-
-
-def test_outputs_may_be_flat_or_named_as_logits() -> None:
-    target = X @ torch.arange(6.0)
-    answers = []
-    for how in ("plain", "flat", "named"):
-        method = us.FedAvg(local=us.SgdConfig(lr=0.05))
-        history = us.simulate(method, data=(X, target), task="regression", model=functools.partial(Said, how),
-                              split=us.IID(num_clients=3), rounds=2, progress=False)  # fmt: skip
-        answers.append((history.curve("fedavg"), us.predict(history.model("fedavg"), X[:3])))
-    assert answers[0] == answers[1] == answers[2]
-
-
 def test_a_hugging_face_classifier_runs_as_it_comes() -> None:
     bert = pytest.importorskip("transformers", reason="the extra diffusion has it")
     config = bert.BertConfig(

@@ -9,7 +9,6 @@ import pandas
 import pytest
 
 import unskew as us
-from unskew.data.rows import as_tensor
 from unskew.errors import DataError
 
 N = 120
@@ -89,19 +88,6 @@ def test_rows_are_positions_whatever_the_index_says_and_rows_that_were_left_out_
     check_tested(history, left, left["y"].astype(int))
 
 
-def test_arrays_that_are_divided_have_clients_by_number() -> None:
-    x = TABLE[["age", "weight"]].to_numpy()
-    history = run((x, TABLE["y"].to_numpy()), split=us.IID(4), val_fraction=0.1)
-    assert list(parts(history)) == [0, 1, 2, 3]
-    used = [row for of in parts(history).values() for part in of for row in part]
-    assert len(used) == len(set(used)) == N - round(0.2 * N)
-    test = history.rows_of("test")
-    model = history.model("fedavg")
-    for number, rows in test.items():
-        right = np.array(us.predict(model, x[rows])) == TABLE["y"].to_numpy()[rows]
-        assert right.mean() == pytest.approx(history.client_values("fedavg")[int(number)])
-
-
 def test_a_number_by_site_is_that_of_the_site_of_this_name() -> None:
     """Sites 1, 2 and 10 as words are 1, 10 and 2, so that the second in order would be site 10."""
     number = TABLE["site"].map({"Aarau": 1, "Basel": 2, "Bern": 10})
@@ -169,19 +155,3 @@ def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, e
     else:
         with pytest.raises(DataError, match=re.escape(sentence)):
             getattr(us, entry)(**given, **more.get(entry, {}))
-
-
-def test_clients_that_come_after_training_have_rows_too() -> None:
-    history = run(TABLE, target="y", client="site", unseen=["Basel"])
-    assert list(parts(history)) == ["Aarau", "Bern", "Basel"]
-    assert {TABLE["site"][row] for part in parts(history)["Basel"] for row in part} == {"Basel"}
-
-
-def test_a_run_that_is_resumed_from_its_own_data_has_the_rows(tmp_path: Path) -> None:
-    history = run(TABLE, target="y", client="site", out=tmp_path / "r")
-    data = us.load("run:data.npz", tmp_path / "r")
-    assert data.rows is not None
-    rows = history.rows_of("train")["Bern"]
-    assert np.allclose(
-        np.sort(as_tensor(data.x_train).numpy()[np.isin(data.rows.numpy(), rows), 0]), np.sort(TABLE["age"][rows])
-    )

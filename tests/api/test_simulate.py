@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from torch import nn
@@ -19,7 +18,7 @@ from torch import nn
 import unskew as us
 from unskew import algorithms
 from unskew.algorithms.fedavg import FedAvgState
-from unskew.errors import ConfigError, DataError, DivergedError, RunError, UnskewError
+from unskew.errors import ConfigError, DivergedError, RunError, UnskewError
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment
 from unskew.protocol import Federation, Plan
@@ -56,7 +55,6 @@ class Strange(us.FedAvg):
 
 
 PAIR = (np.eye(4, dtype=np.float32)[np.arange(80) % 4], np.arange(80) % 2)
-FRAME = pandas.DataFrame(PAIR[0]).assign(y=PAIR[1])
 
 
 def test_local_is_for_methods_that_have_none_of_their_own(tmp_path: Path) -> None:
@@ -82,17 +80,7 @@ def accuracies(found: us.History) -> list[float]:
     return [row["value"] for row in found.rows if row["name"] == "global.accuracy"]
 
 
-def resolved(folder: Path) -> list[dict[str, Any]]:
-    return [dict(m.options) | {"name": m.name} for m in config.load(folder / "config.toml").methods]
-
-
 # ---------------------------------------------------------------- five lines
-def test_an_experiment_is_five_lines() -> None:
-    methods = {"FedAvg": us.FedAvg(local=FAST), "FedProx": us.FedProx(mu=0.1, local=FAST)}
-    found = us.simulate(methods, data="digits", model="logistic", split=SPLIT, rounds=2, seeds=[0, 1])
-    text = str(found)
-    assert [line.split()[0] for line in text.splitlines() if "±" in line] == ["FedAvg", "FedProx"]
-    assert found.path is None
 
 
 @pytest.mark.parametrize(
@@ -183,18 +171,6 @@ def test_a_run_does_not_depend_on_the_settings_that_its_caller_has_made() -> Non
         torch.set_default_dtype(torch.float32)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    odd = us.simulate(
-        us.FedAvg(us.SgdConfig(lr=np.float64(0.1), local_epochs=np.int64(1))),  # type: ignore[arg-type]
-        split=us.Dirichlet(alpha=np.float64(0.5), num_clients=np.int64(4), min_samples=10),  # type: ignore[arg-type]
-        rounds=np.int64(2),  # type: ignore[arg-type]
-        seeds=np.arange(2),  # type: ignore[arg-type]
-        model="logistic",
-    )
-    plain = us.simulate(us.FedAvg(us.SgdConfig(lr=0.1, local_epochs=1)), **TINY, seeds=range(2))
-    assert odd.summary["fingerprint"] == plain.summary["fingerprint"]
-
-
 # ---------------------------------------------------------------- a folder that can be resumed, or says that it cannot
 def test_out_keeps_a_run_folder_that_reads_back(tmp_path: Path) -> None:
     kept = us.simulate({"x": us.FedProx(mu=0.3, local=FAST)}, **TINY, out=tmp_path / "r")
@@ -224,11 +200,6 @@ def test_what_no_file_can_describe_runs_but_is_never_resumed_as_something_else(m
     (tmp_path / "r" / "summary.json").unlink()
     with pytest.raises(ConfigError, match=r"was given as a value, which no file holds.*a method needs a new run"):
         loop.resume(tmp_path / "r")
-
-
-def test_wrapped_methods_of_ones_own_are_called_after_what_is_wrapped() -> None:
-    wrapped = [us.wrap(us.FedAvg(terms=(pull,)), us.ClipNorm(1.0)), us.wrap(Strange(), us.ClipNorm(1.0))]
-    assert us.simulate(wrapped, **TINY).methods == ("FedAvg+clip_norm", "Strange+clip_norm")
 
 
 def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
@@ -496,16 +467,3 @@ def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
     given = set(inspect.signature(us.simulate).parameters)
     fields = {f.name for f in dataclasses.fields(Experiment)}
     assert fields - given == {"name", "mean_last", "until"}
-
-
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    us.simulate("fedavg", **TINY, out="~/run", runtime=us.Runtime(threads=1))
-    assert not (tmp_path / "~").exists()
-    assert us.load_run("~/run").report("~/page.html") == tmp_path / "home" / "page.html"
-    us.save_model(us.load_model("~/run"), "~/model.safetensors")
-    assert (tmp_path / "home" / "model.safetensors").is_file()
-    assert us.resume("~/run").folder == tmp_path / "home" / "run"
-    with pytest.raises(DataError, match="no home folder of that user"):
-        us.simulate("fedavg", **TINY, out="~nosuchuser/run")

@@ -8,8 +8,7 @@ import pandas
 import pytest
 
 import unskew as us
-from unskew.data.text import LENGTH
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataWarning
 from unskew.run import loop
 
 GOOD, BAD, OTHERS = ("gut", "schön", "great"), ("übel", "schlecht", "poor"), ("der", "patient", "was", "seen", "im")
@@ -80,38 +79,3 @@ def test_words_of_unseen_clients_and_of_test_rows_alone_are_unknown() -> None:
     answers = us.predict(model, [texts[i] for i in test["Chur"]])
     right = np.mean([one == labels[i] for one, i in zip(answers, test["Chur"], strict=True)])
     assert history.client_values("FedAvg", "unseen.accuracy") == {"Chur": pytest.approx(right)}
-
-
-@pytest.mark.filterwarnings("ignore:9 of 120 test texts stand in training")
-def test_texts_that_are_cut_are_said() -> None:
-    long = [" ".join(["word"] * (LENGTH + 1)), *TEXTS[1:10]]
-    cut = us.simulate(
-        METHOD, data=(long, LABELS[:10]), test=(TEXTS, LABELS), split=us.IID(num_clients=2), rounds=1, progress=False
-    )
-    said = "10% of the training texts have 200 words or more, and only the first 200"
-    assert any(said in note for note in cut.notes)
-    assert not any(
-        "words or more, and only" in note for note in us.simulate(METHOD, data=SITES, rounds=1, progress=False).notes
-    )
-
-
-@pytest.mark.parametrize(
-    ("data", "settings", "sentence"),
-    [
-        (([*TEXTS[:5], None], LABELS[:6]), {}, "x holds texts, and None in row 5; give a text"),
-        (([*TEXTS[:5], 7.0], LABELS[:6]), {}, "x holds texts, and 7.0 in row 5"),
-        (([None, *TEXTS[:5]], LABELS[:6]), {}, "x holds texts, and None in row 0"),
-        ({**SITES, "Bern": (np.eye(4), [0, 1, 0, 1])}, {}, "differ in the (kind of labels|shape)"),
-        (
-            {**SITES, "Bern": (np.arange(4.0), LABELS[:4])},
-            {},
-            "client Basel and client Bern differ in texts and numbers",
-        ),
-        (SITES, {"test": (np.arange(4.0), LABELS[:4])}, "arrays and test differ in texts and numbers"),
-        (SITES, {"preprocess": True}, "preprocess is for columns of a table"),
-        ((TEXTS, LABELS[:-1]), {}, "x has 120 examples, y has 119"),
-    ],
-)
-def test_what_does_not_go_with_texts_is_refused(data: Any, settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises((DataError, ConfigError), match=sentence):
-        us.simulate(METHOD, data=data, rounds=1, progress=False, **settings)

@@ -1,7 +1,6 @@
 """`unskew predict`, called as from a shell, gives what `unskew.predict` gives, beside the rows as they are written."""
 
 import csv
-import dataclasses
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from sklearn.datasets import load_digits
 
 import unskew as us
 from unskew.cli.predict import _as_csv
-from unskew.data.inputs import Inputs
 from unskew.errors import ConfigError, DataWarning
 
 from .conftest import Unskew
@@ -65,18 +63,6 @@ def test_a_table_comes_back_with_a_column_more(here: Path, unskew: Unskew) -> No
     assert all(f"{name} {expected.count(name)}" in said.err for name in set(expected))
 
 
-@pytest.mark.parametrize(("mark", "end"), [(b"\xef\xbb\xbf", b"\r\n"), (b"", b"\n")])
-def test_a_file_keeps_its_byte_order_mark_and_line_ends(here: Path, unskew: Unskew, mark: bytes, end: bytes) -> None:
-    trained()
-    lines = HOSPITALS.read_bytes().splitlines()[:4]
-    (here / "new.csv").write_bytes(mark + b"".join(line + end for line in lines))
-    result = unskew("predict", "r", "new.csv", "--method", "FedAvg", "--out", "back.csv")
-    assert result.code == 0, result.err
-    back = (here / "back.csv").read_bytes()
-    assert back.startswith(mark + lines[0] + b",predicted" + end)
-    assert (back.count(end), back.count(b"\n"), back.count(b"\xef\xbb\xbf")) == (4, 4, bool(mark))
-
-
 def test_probabilities_have_a_column_each_and_one_sum(here: Path, unskew: Unskew) -> None:
     trained()
     said = unskew("predict", "r", HOSPITALS, "--method", "alone", "--client", "Bern", "--probabilities", "--json")
@@ -108,43 +94,11 @@ def test_the_second_of_two_classes_is_predicted_from_a_threshold_on(here: Path, 
         us.predict(model, table, threshold=0.2, probabilities=True)
 
 
-@pytest.mark.parametrize(
-    ("task", "y", "why"),
-    [
-        ("classification", np.arange(60) % 3, "of two classes, .* of 3 outputs"),
-        ("regression", np.arange(60) / 7.0, "regression with the loss squared, which gives no probabilities"),
-        ("multi_label", np.eye(2)[np.arange(60) % 2], "of two classes"),
-    ],
-)
-def test_a_threshold_is_refused_where_there_are_not_two_classes(task: str, y: npt.NDArray[Any], why: str) -> None:
-    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
-    split = us.IID(num_clients=2)
-    history = us.simulate("fedavg", data=(x, y), task=task, rounds=1, split=split, model="logistic", progress=False)
-    with pytest.raises(ConfigError, match=why):
-        us.predict(history.model("fedavg"), x, threshold=0.2)
-
-
 def test_a_class_of_somebody_s_model_is_no_formula_and_the_own_table_stays_as_it_is() -> None:
     rows = [{"=own": "=2+2", "predicted": name, "probability of =1": 0.5} for name in ("=1", "@x", "+1+1", "-a")]
     text = _as_csv(rows, "predicted", ",", ".")
     assert [row["predicted"] for row in read(text)] == ["'=1", "'@x", "'+1+1", "'-a"]
     assert {row["=own"] for row in read(text)} == {"=2+2"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--out", "answers.parquet"), "--out is a CSV file, got answers.parquet; name it with .csv at its end"),
-        (("--out", "answers.csv", "--json"), "--out is a JSON file, got answers.csv; name it with .json at its end"),
-    ],
-)
-def test_predictions_are_not_written_under_another_ending(
-    arguments: tuple[str, ...], sentence: str, here: Path, unskew: Unskew
-) -> None:
-    """A name that promises Parquet had CSV in it."""
-    said = unskew("predict", "r", str(HOSPITALS), *arguments)
-    assert said.code != 0
-    assert sentence in " ".join(said.err.split())
 
 
 def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> None:
@@ -164,15 +118,6 @@ def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> Non
     told = [float(row[f"probability of {name}"].replace(",", ".")) for row in rows]
     assert told == pytest.approx([p[name] for p in expected], abs=1e-5)
     assert rows[0]["age"] == f"{table['age'][0]},5"
-
-
-def test_columns_that_were_not_trained_on_may_be_anything(here: Path, unskew: Unskew) -> None:
-    trained()
-    table = pandas.read_csv(HOSPITALS).drop(columns=["diagnosis", "hospital"])
-    table.assign(note="x" * 5000, day="2026-13-45", other="1.5 mg").to_csv("new.csv", index=True)  # a nameless column
-    said = unskew("predict", "r", "new.csv", "--method", "FedAvg")
-    assert said.code == 0, said.err
-    assert [row["predicted"] for row in read(said.out)] == us.predict(us.load_model("r", "FedAvg"), table)
 
 
 @pytest.mark.parametrize(
@@ -209,18 +154,6 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
     said = unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "mine.csv")
     assert (said.code, (here / "mine.csv").read_text()) == (2, "kept")
     assert unskew("predict", "r", HOSPITALS, "--method", "FedAvg", "--out", "no/where.csv").code == 2
-
-
-def test_a_file_is_one_model_and_no_other(here: Path, unskew: Unskew) -> None:
-    trained()
-    assert unskew("show", "r", "--method", "alone", "--client", "Bern", "--model", "m.safetensors").code == 0
-    for words in (("--client", "Basel"), ("--method", "FedAvg"), ("--seed", "0")):
-        said = unskew("predict", "m.safetensors", HOSPITALS, *words)
-        assert (said.code, said.out) == (2, "")
-        assert "m.safetensors is one model; leave method, client, seed and round out" in said.err
-    assert unskew("predict", "m.safetensors", HOSPITALS).code == 0
-    said = unskew("predict", "m.safetensors", HOSPITALS, "--rows-of", "Bern")
-    assert "scales all clients' rows alike: leave --rows-of out" in said.err
 
 
 # ---------------------------------------------------------------- images, texts, numbers
@@ -281,27 +214,3 @@ def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) 
         assert "bomb.npy is not a readable array" in said.err
     os.mkfifo("pipe.npy")
     assert "there is no such file" in unskew("predict", "r", "pipe.npy").err
-
-
-def test_texts_stand_a_line_each(here: Path, unskew: Unskew) -> None:
-    words, tokens = ("a", "bad", "film", "good"), np.random.default_rng(0).integers(2, 6, (40, 3))
-    trained((tokens, np.array([1, 0] * 20)), us.FedAvg(), split=us.IID(num_clients=2), model="bilstm")
-    model = us.load_model("r")
-    task = dataclasses.replace(model.unskew.task, inputs=Inputs("texts", vocabulary=words))
-    model.unskew = dataclasses.replace(model.unskew, task=task)
-    us.save_model(model, "m.safetensors")
-    (here / "new.txt").write_text("a good film\nbad\n", "utf-8")
-    rows = json.loads(unskew("predict", "m.safetensors", "new.txt", "--json").out)["rows"]
-    found = us.predict(model, ["a good film", "bad"])
-    assert rows == [{"text": "a good film", "predicted": found[0]}, {"text": "bad", "predicted": found[1]}]
-    (here / "new.txt").write_text("a\u2028b\x0cc\r\nbad\n\n", "utf-8", newline="")
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", DataWarning)
-        answer = unskew("predict", "m.safetensors", "new.txt", "--json")
-    assert "Warning: no word was learnt of row 2" in answer.err
-    rows = json.loads(answer.out)["rows"]
-    assert [row["text"] for row in rows] == ["a\u2028b\x0cc", "bad", ""]
-    (here / "new.txt").write_bytes("schön".encode("latin-1"))
-    assert "new.txt is not in UTF-8; save it so" in unskew("predict", "m.safetensors", "new.txt").err
-    (here / "new.txt").write_text("")
-    assert "new.txt is empty: there is nothing to predict" in unskew("predict", "m.safetensors", "new.txt").err

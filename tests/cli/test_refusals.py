@@ -1,7 +1,6 @@
 """Bad input, end to end: one line that begins with the error's class, an exit code that is not 0, nothing left."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,6 @@ def arrays(path: Path, **changed: Any) -> None:
     np.savez(path, **({"x_train": x[:45], "y_train": y[:45], "x_test": x[45:], "y_test": y[45:]} | changed))
 
 
-def test_experiments_that_are_none_are_refused(unskew: Unskew, here: Path) -> None:
-    (here / "latin.toml").write_bytes("name = 'é'".encode("latin-1"))
-    (here / "folder").mkdir()
-    refused(unskew("run", "latin.toml"), "ConfigError", "latin.toml is not UTF-8")
-    refused(unskew("run", "folder"), "ConfigError", "folder", "Is a directory")
-    untouched(here, "latin.toml", "folder")
-
-
 def test_a_corrupt_file_is_refused_with_its_hash(unskew: Unskew, here: Path) -> None:
     import hashlib
 
@@ -69,29 +60,6 @@ def test_a_run_folder_that_exists_or_cannot_be_made_is_refused(unskew: Unskew, h
     refused(unskew("run", "tiny.toml", "--out", "/proc/r"), "RunError", "/proc/r", "--out")
     assert (here / "taken" / "thesis.tex").read_text() == "years of work"
     untouched(here, "taken")
-
-
-def test_runs_that_cannot_be_compared_are_refused(unskew: Unskew, here: Path) -> None:
-    assert unskew("run", "tiny.toml", "--out", "a", "-q", "--no-report").code == 0
-    assert unskew("run", "tiny.toml", "--out", "b", "-q", "--no-report").code == 0
-    refused(unskew("show", "a", "nowhere"), "RunError", "nowhere is not a run folder: it has no run.json")
-    (here / "half").mkdir()
-    (here / "half" / "run.json").write_text("{}")
-    refused(unskew("show", "a", "half"), "RunError", "half has documents that no run writes")
-    shutil.rmtree(here / "half")
-    refused(unskew("show", "a", "b", "./a"), "RunError", "a is given twice")
-    refused(
-        unskew("show", "a", "b", "--format", "html", "--out", "no/page.html"),
-        "RunError",
-        "no/page.html cannot be written",
-    )
-    (here / "b" / "summary.json").write_text("{}")
-    refused(
-        unskew("show", "a", "b"), "RunError", "b/summary.json: it is no summary of a run", "restore it or run again"
-    )
-    (here / "b" / "summary.json").write_text("[")
-    refused(unskew("show", "a", "b"), "RunError", "summary.json", "it is not JSON")
-    untouched(here, "a", "b")
 
 
 def test_a_page_that_cannot_be_written_does_not_take_the_results_with_it(unskew: Unskew, here: Path) -> None:

@@ -16,34 +16,6 @@ def run(here: Path, unskew: Unskew) -> Path:
     return here / "a"
 
 
-def test_the_tables_are_on_stdout_and_notes_on_stderr(run: Path, unskew: Unskew) -> None:
-    said = unskew("show", "--cost", run, "--target", "0.999")
-    assert said.code == 0
-    assert "ledger measured: mean ± standard deviation over seeds" in said.out
-    assert "on the air, channel paper" in said.out
-    assert "until accuracy" not in said.out
-    for method in ("fedavg", "fedprox"):
-        assert f" {method} " in said.out
-        assert f"{method}: the target was not reached under any seed" in said.err
-
-
-def test_a_target_that_one_seed_reached_says_so_beside_the_cost(run: Path, unskew: Unskew) -> None:
-    rows = list(written(run, "metrics"))
-    best = {
-        seed: max(
-            r["value"] for r in rows if (r["method"], r["seed"], r["name"]) == ("fedavg", seed, "global.accuracy")
-        )
-        for seed in {r["seed"] for r in rows}
-    }
-    low, high = sorted(best.values())
-    assert low < high
-    said = unskew("show", "--cost", run, "--target", f"{(low + high) / 2}")
-    until = said.out.partition("until accuracy")[2]
-    assert " fedavg (1 of 2 seeds) " in until
-    assert "of 2 seeds" not in said.out.partition("until accuracy")[0]
-    assert "fedavg (1 of 2 seeds)" not in unskew("show", "--cost", run, "--target", f"{low}").out
-
-
 def test_json_is_all_there_is_on_stdout(run: Path, unskew: Unskew) -> None:
     said = unskew("show", "--cost", run, "--json", "--channel", "p001", "--target", "fedavg-peak")
     assert (said.code, said.err) == (0, "")
@@ -73,55 +45,12 @@ def test_the_papers_ledgers(run: Path, unskew: Unskew) -> None:
     assert "on the air" not in said.out
 
 
-def test_several_runs_are_named(run: Path, here: Path, unskew: Unskew) -> None:
-    assert unskew("run", "tiny.toml", "--out", "b", "--seed", 5, "--no-report", "--quiet").code == 0
-    found = json.loads(unskew("show", "--cost", run, here / "b", "--json").out)
-    assert {r["method"] for r in found["rows"]} == {"a/fedavg", "a/fedprox", "b/fedavg", "b/fedprox"}
-
-
 def test_a_run_under_a_radio_is_priced_under_its_own(here: Path, unskew: Unskew) -> None:
     settings = ["--set", 'world.channel={name="radio", kappa=3.0}', "--set", "rounds=1"]
     assert unskew("run", "tiny.toml", "--out", "a", "--no-report", "--quiet", *settings).code == 0
     found = json.loads(unskew("show", "--cost", "a", "--json").out)
     assert found["presets"]["a"]["channel"] == "the run's own"
     assert found["presets"]["a"]["settings"]["channel"]["kappa"] == 3.0
-
-
-def test_a_run_under_a_channel_of_ones_own_says_that_it_is_priced_under_another(run: Path, unskew: Unskew) -> None:
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace('name = "even"', 'name = "mine:Away"'))
-    said = unskew("show", "--cost", run)
-    assert "the run's own channel 'mine:Away' tells no powers and no bandwidth" in said.err
-    assert "on the air are those of 'paper' instead; name a cell with --channel" in said.err
-    assert any("mine:Away" in note for note in json.loads(unskew("show", "--cost", run, "--json").out)["notes"])
-    assert "mine:Away" not in unskew("show", "--cost", run, "--channel", "p001").err  # one has chosen
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "part"),
-    [
-        (["nowhere"], "RunError", "nowhere is not a run folder: it has no run.json"),
-        (["a", "--channel", "p002"], "ConfigError", "no channel is called 'p002'; choose paper, p000, p001"),
-        (["a", "--channel", "mine.toml"], "ConfigError", "cannot read mine.toml"),
-        (
-            ["a", "--ledger", "mesured"],
-            "ConfigError",
-            "--ledger must be one of measured, table3, subframes, got 'mesured'",
-        ),
-        (
-            ["a", "--target", "2"],
-            "ConfigError",
-            "--target must be fedavg-peak or a value of accuracy in (0, 1]",
-        ),
-        (["a", "a"], "RunError", "a is given twice"),
-    ],
-)
-def test_bad_input_is_one_line_and_code_two(run: Path, unskew: Unskew, words: list[str], kind: str, part: str) -> None:
-    said = unskew("show", "--cost", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(f"{kind}: ")
-    assert said.err.count("\n") == 1
-    assert part in said.err
 
 
 def test_a_run_without_transfers_is_refused(here: Path, unskew: Unskew) -> None:

@@ -68,13 +68,6 @@ def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     assert (card["client"], card["method"], card["seed"]) == (None, "fedavg", 0)
 
 
-def test_json_says_where_and_what(run: Path, unskew: Unskew) -> None:
-    told = json.loads(
-        unskew("show", "r", "--model", "a.safetensors", "--method", "fedprox", "--client", "0", "--json").out
-    )
-    assert (told["file"], told["method"], told["client"]) == ("a.safetensors", "fedprox", 0)
-
-
 def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Unskew) -> None:
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     wards = {ward: (x + ward, np.arange(20) % 2) for ward in (1, 2, 10)}
@@ -87,30 +80,6 @@ def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Uns
     said = unskew("show", "w", "--model", "x", "--client", "0")
     assert said.code != 0
     assert "there is no client '0' of" in " ".join(said.err.split())
-
-
-def test_what_cannot_be_exported_is_refused_in_one_line(run: Path, unskew: Unskew) -> None:
-    for words, text in (
-        (("r", "--model", "x"), "r has models of several methods; name one of FedPer (heads), fedavg, fedprox"),
-        (
-            ("r", "--model", "x", "--method", "FedPer (heads)"),
-            "there is no global model of FedPer (heads), seed 0: say whose",
-        ),
-        (
-            ("r", "--model", "x", "--method", "fedavg", "--client", "9"),
-            "there is no client '9' of fedavg, seed 0; clients are 0 to 3",
-        ),
-        (("r", "--method", "fedavg", "--model", "tiny.toml"), "tiny.toml exists already; choose another --model"),
-        (
-            ("r", "--method", "fedavg", "--model", "no/such/m.safetensors"),
-            "there is no folder no/such; make it, or choose",
-        ),
-        (("r", "--method", "fedavg", "--model", "tiny.toml/m"), "there is no folder tiny.toml; make it, or choose"),
-        ((".", "--model", "x"), "has no models"),
-    ):
-        said = unskew("show", *words)
-        assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-        assert text in said.err
 
 
 @pytest.mark.parametrize("scaled", [True, False])

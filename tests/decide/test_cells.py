@@ -15,8 +15,7 @@ import pytest
 
 import unskew
 from unskew.decide.cells import Failure, Queue, QueuedCell, queue, run
-from unskew.decide.crew import Here, OnRay, Processes, crew
-from unskew.decide.runs import RunWork
+from unskew.decide.crew import Here, OnRay, crew
 from unskew.errors import ConfigError, RunError, WorkerError
 
 
@@ -177,11 +176,6 @@ def test_a_plan_may_hear_of_failures_and_of_workers_that_are_lost(tmp_path: Path
             run([one(cell(0, 10**6 + 1))], kept, at_work)
 
 
-def test_a_new_process_gets_its_work_pickled(tmp_path: Path) -> None:
-    with contextlib.closing(Processes(RunWork(tmp_path), 1, new=True)) as new, pytest.raises(ConfigError):
-        run([one(QueuedCell({"experiment": "rounds = 0", "folder": "x"}))], Queue(), new)
-
-
 def test_a_queue_has_one_writer_and_may_be_read(tmp_path: Path) -> None:
     with queue(tmp_path / "q") as kept:
         kept.put(cell(0, 1), {"sum": 0})
@@ -205,15 +199,3 @@ def test_a_damaged_queue_is_refused_and_named(damage: str, tmp_path: Path) -> No
         queue(tmp_path / "q") as kept,
     ):
         results(kept, Here(Adding()))
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_less_than_one_worker_is_refused(workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"workers must be at least 1, got {workers}"), crew(Adding(), workers):
-        pass
-
-
-def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"a cluster need Ray: pip install 'unskew\[ray\]'"):
-        OnRay(Adding(), "local", 1)

@@ -11,18 +11,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import toy_prior
 
 from unskew import machine
 from unskew.algorithms.fedavg import ModelMessage, ModelReply
-from unskew.data import build, own
 from unskew.decide.forecast import plan
-from unskew.decide.forecast.dry_run import MOVED, Code, dry_run, prepare, size
-from unskew.decide.forecast.memory import BATCHES, MESSAGES, SHARED, TRAINING
+from unskew.decide.forecast.dry_run import size
+from unskew.decide.forecast.memory import MESSAGES, SHARED, TRAINING
 from unskew.decide.forecast.plan import forecast
 from unskew.decide.forecast.values import NOW, Forecast, MemoryPart, MethodCost
 from unskew.errors import ConfigError, QuorumError
-from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.local.workers import memory as shared_memory
 from unskew.local.workers.pool import Pool
@@ -31,9 +28,6 @@ from unskew.reduction import weighted_mean
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.tree import Params
-from unskew.units import human_bytes
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
 
 MANY = """methods = [
     "fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, { name = "scaffold", option = "I" },
@@ -127,29 +121,6 @@ def test_traffic_that_depends_on_training_is_an_estimate_and_says_so(
     assert cost.bytes is not None
 
 
-@dataclass(frozen=True)
-class Noting(Choosy):
-    """Refuses every result that is not its start."""
-
-    def round(self, state: ModelMessage, fed: Federation) -> Plan[ModelMessage]:
-        replies = yield from ask(self.train, dict.fromkeys(fed.clients, state))
-        if any(r.params for r in replies.values()):
-            raise ValueError("this cannot be")
-        return state
-
-
-def test_a_plan_that_refuses_made_up_results_is_unknown_and_the_others_are_not(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny()
-    both = replace(experiment, methods=(*experiment.methods, NamedMethod("mine", "fedavg", {}, Noting())))
-    found = plan.plan(both)
-    assert [c.traffic for c in found.costs] == ["exact", "unknown"]
-    assert found.costs[1].bytes is None
-    assert found.costs[1].seconds is None
-    assert found.costs[0].seconds is not None
-    assert found.seconds is None
-    assert any(note.startswith("mine: its costs are not known") and "this cannot be" in note for note in found.notes)
-
-
 def doubled(local: Any, params: Params) -> Params:
     return {n: 2 * t for n, t in params.items()}
 
@@ -169,37 +140,6 @@ class Folding(Choosy):
         return ModelReply(params, me.n * int(count >= 0)), None
 
 
-def test_nothing_is_trained_while_a_plan_is_driven(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = tiny(methods=MANY)
-    setup, feds = parts(experiment)
-    prepared = prepare(experiment, experiment.methods[0], setup, feds[0], 0)
-    monkeypatch.setattr(prepared.trainer, "fit", lambda *_: pytest.fail("trained"))
-    monkeypatch.setattr(prepared.trainer, "evaluate", lambda *_: pytest.fail("evaluated"))
-    for moved in (MOVED, 0.0):
-        observed = dry_run(experiment, prepared, feds[0], Code(), moved=moved, jobs=100, evaluated=True)
-        assert len(observed.rounds) == experiment.rounds
-        assert all(r.jobs.total() == 4 for r in observed.rounds)
-
-
-FEDDISTR = """
-[[methods]]
-name = "feddistr"
-steps = 7
-images = 9
-classifier = { lr = 0.01, local_steps = 3, batch_size = 16 }
-"""
-
-
-def test_the_costs_of_a_method_that_asks_a_prior_are_not_known(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("split={ name='entangled', num_clients=5, xi=0.0, bases='labels' }", methods=FEDDISTR)
-    with toy_prior.toy():
-        found = forecast(experiment, *parts(experiment))
-    assert [(cost.traffic, cost.seconds) for cost in found.costs] == [("unknown", None)]
-    assert found.notes[0] == "feddistr: its costs are not known (RunError: it works with the prior built-in)"
-
-
 def slowly(local: Any, params: Params) -> Params:
     Slow.calls += 1
     time.sleep(0.05)
@@ -215,18 +155,6 @@ class Slow(Folding):
     @step
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[ModelReply, None]]:
         return ModelReply((yield from run(slowly, msg.params)), me.n), None
-
-
-def test_local_code_is_done_a_few_times_however_long_the_run_and_its_time_is_predicted(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call counts for 50 of 800 jobs: two rounds of 4 clients are driven in both ways, and no other seed."""
-    monkeypatch.setattr(plan, "JOBS", 800)
-    experiment = with_method(tiny("rounds=40", "seeds=[0, 1, 2]"), Slow())
-    (cost,) = forecast(experiment, *parts(experiment)).costs
-    assert Slow.calls == 2 * 2 * 4
-    assert cost.traffic == "extrapolated"
-    assert cost.training_s == pytest.approx(40 * 4 * 0.05, rel=0.5)
 
 
 def job_of(monkeypatch: pytest.MonkeyPatch, seconds: float, evaluation: float = 0.0) -> None:
@@ -267,19 +195,6 @@ def test_less_memory_than_needed_is_refused_with_the_sum_and_the_remedy(
     assert "\n" not in text
 
 
-def test_an_exchange_that_does_not_fit_is_refused_before_it_is_whole(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model is 2.44 kB, so four would fit.  SCAFFOLD sends two, a client answers two and remembers two: 14.6 kB."""
-    monkeypatch.setattr(machine, "available", lambda: 15_000)
-    with pytest.raises(ConfigError) as caught:
-        plan.plan(tiny('methods=[{name="scaffold"}]'))
-    assert str(caught.value) == (
-        "scaffold: step 'train': what 1 clients are sent, remember and answer is more than 0.9 of the 15 kB of memory; "
-        "lower clients_per_round or use a smaller task.model"
-    )
-
-
 def made_up(*parts: MemoryPart, executor: str = "workers", limit: int | None = 1000) -> Forecast:
     return Forecast("x", 1, 1, executor, 3, (), parts, 0, limit, None, None, ())
 
@@ -315,29 +230,6 @@ def test_clients_trained_side_by_side_take_as_much_memory_as_they_are_many(tiny:
     assert share_of(two, TRAINING, "main").bytes == 2 * share_of(one, TRAINING, "main").bytes
 
 
-def test_images_that_stay_bytes_are_counted_as_bytes_and_their_batches_as_floats(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Floats are gathered an epoch at a time; bytes become floats a batch at a time."""
-    x = torch.randint(256, (200, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    y = torch.arange(200) % 10
-    experiment = tiny("local.batch_size=5", "runtime.executor=sequential")
-    found = []
-    for limit in (1 << 60, 0):
-        monkeypatch.setattr(build, "BYTES_FROM", limit)
-        setup = run_setup.prepare(experiment, run_setup.InMemoryInputs(dataset=own.dataset((x, y))))
-        feds = {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
-        found.append(forecast(experiment, setup, feds))
-    labels, example = 200 * 8, 8 * 8 * 4
-    floats, kept = (next(part for part in f.parts if part.what == BATCHES) for f in found)
-    largest = max(len(c.train) for fed in feds.values() for c in fed.clients)
-    assert floats.bytes == 2 * largest * example
-    assert kept.bytes == 2 * 5 * example
-    sizes = [next(part.how for part in f.parts if part.what == NOW) for f in found]
-    assert human_bytes(200 * example + labels) in sizes[0]
-    assert human_bytes(200 * 8 * 8 + 2 * 256 * 4 + labels) in sizes[1]
-
-
 def test_memory_of_workers_is_counted_in_their_own_sizes(tiny: Callable[..., Experiment]) -> None:
     """FedAvg's client is sent a model and answers with one; a slot holds up to 8 such clients, if it has the room."""
     found = plan.plan(tiny("runtime.executor=workers", "runtime.workers=2"))
@@ -366,32 +258,6 @@ def test_a_cluster_of_given_shape_is_planned_by_its_cores_and_the_memory_of_a_ma
     assert planned.everything == planned.peak_of("main") + 8 * planned.peak_of("worker")
     with pytest.raises(ConfigError, match=r"the run needs .* of memory \(.* a worker.*, but 1 GB can be"):
         plan.plan(tiny(), plan.ClusterShape(4, 8, 10**9))
-
-
-@pytest.mark.parametrize("text", ["4", "4x", "0x4", "4x16x", "4x16GB", "-1x4", "4X16", "٤x4"])
-def test_a_shape_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"a cluster is given as NODESxCORES or NODESxCORESxGB, such as 4x16x64"):
-        plan.ClusterShape.parse(text)
-
-
-def test_the_method_that_is_shown_and_refused_is_the_one_that_needs_most(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixteen workers: 9 in the main process and 1 in each is 25, 5 and 4 is 69; the parts add up to 10 and 9."""
-    sizes = iter([(9, 1), (5, 4)])
-
-    def made(*_: Any) -> tuple[MemoryPart, ...]:
-        main, worker = next(sizes)
-        return (
-            MemoryPart(MESSAGES, main * 10**9, "", "main", "training"),
-            MemoryPart(TRAINING, worker * 10**9, "", "worker", "training"),
-        )
-
-    monkeypatch.setattr(plan, "memory_parts", made)
-    experiment = tiny("runtime.executor=workers", "runtime.workers=16", 'methods=[{name="fedavg"},{name="fedprox"}]')
-    setup, feds = parts(experiment)
-    found = forecast(experiment, setup, feds)
-    assert found.everything == 69 * 10**9
 
 
 def test_shared_tensors_are_counted_once() -> None:
@@ -429,74 +295,3 @@ def test_workers_share_the_training_but_the_longest_job_is_the_least_it_takes(
         found = forecast(experiment, *parts(experiment))
         assert found.workers == several
         assert found.costs[0].training_s == pytest.approx(expected)
-
-
-# ---------------------------------------------------------------- predicted beside actual, for real
-DIGITS = Path(config.__file__).parent / "builtin" / "digits.toml"
-CNN = """
-name = "a CNN and a cohort"
-rounds = 4
-task = { data = "fashion_mnist", model = "cnn_mnist" }
-split = { name = "dirichlet", num_clients = 100, alpha = 0.5, min_samples = 10 }
-clients_per_round = 10
-local = { lr = 0.05, local_epochs = 1, batch_size = 32 }
-eval_every = 2
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedprox"
-mu = 0.1
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["digits", "cnn"])
-def test_predicted_and_actual_agree_within_a_factor_of_two(name: str, tmp_path: Path) -> None:
-    """Planned before and after: a machine that others use at the same time is not equally fast at both moments.
-
-    Nor during the run, so times that do not agree are taken again, twice at most; bytes and memory must agree at once.
-    """
-    file = tmp_path / "experiment.toml"
-    file.write_text(DIGITS.read_text() if name == "digits" else CNN)
-    if name == "cnn" and not (DATA / "fashion_mnist").is_dir():
-        pytest.skip(f"{DATA / 'fashion_mnist'} is not here")
-    experiment = config.load(file, ["seeds=[0, 1]"] if name == "digits" else [f'task.data_dir="{DATA}"'])
-    times: list[tuple[Any, ...]] = []
-    for attempt in range(3):
-        before, folder = plan.plan(experiment), loop.start(experiment, tmp_path / f"run-{attempt}").folder
-        after, actual = plan.plan(experiment), means(folder)
-        summary = json.loads((folder / "summary.json").read_text())
-        for cost in before.costs:
-            assert sum((cost.bytes or {}).values()) == pytest.approx(actual[cost.method, "bytes.total"], rel=1e-3)
-        assert before.peak / 2 <= summary["peak_rss"] <= 2 * before.peak
-        times = [(before.seconds, after.seconds, summary["seconds"])]
-        times += [
-            (one.seconds, two.seconds, actual[one.method, "seconds"])
-            for one, two in zip(before.costs, after.costs, strict=True)
-        ]
-        if all(min(one, two) / 2 <= spent <= 2 * max(one, two) for one, two, spent in times):
-            return
-    pytest.fail(f"predicted before and after, and actual: {times}")
-
-
-RADIO = """
-rounds = 2
-task = { data = "digits", model = "logistic" }
-split = { name = "dirichlet", num_clients = 8, alpha = 0.3, min_samples = 10 }
-clients_per_round = 3
-local = { lr = 0.05, batch_size = 64 }
-world = { channel = { name = "radio" } }
-method = { name = "feddif", preset = "paper", epsilon = 0.1 }
-"""
-
-
-def test_a_plan_meets_the_channel_that_the_run_will_meet(tmp_path: Path) -> None:
-    """Under an even channel of 1 bit/s/Hz the papers' outage rule lets nobody send: d2d bytes would be none."""
-    file = tmp_path / "radio.toml"
-    file.write_text(RADIO)
-    experiment = config.load(file)
-    (cost,) = plan.plan(experiment).costs
-    actual = means(loop.start(experiment, tmp_path / "run").folder)
-    assert cost.bytes is not None
-    assert cost.bytes["d2d"] > 10_000
-    assert sum(cost.bytes.values()) == pytest.approx(actual["feddif", "bytes.total"], rel=1e-3)

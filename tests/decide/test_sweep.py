@@ -1,6 +1,5 @@
 """A sweep: one file becomes many, all are checked before one is run, and each goes its own way."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -16,9 +15,8 @@ import pytest
 import unskew
 from unskew.decide import sweep
 from unskew.decide.crew import Here, _answer
-from unskew.decide.sweep import Point, check, expand, run
-from unskew.errors import ConfigError, DataError, RunError
-from unskew.experiment import config
+from unskew.decide.sweep import Point, expand, run
+from unskew.errors import ConfigError
 
 BASE = """
 name = "base"
@@ -102,32 +100,6 @@ def test_a_point_trains_alone_on_one_thread_unless_the_file_says_otherwise(tmp_p
     assert (own.experiment.runtime.executor, own.experiment.runtime.threads) == ("workers", 2)
 
 
-def test_paths_with_the_same_last_part_are_written_in_full(tmp_path: Path) -> None:
-    (point,) = points(tmp_path, 'grid = { "local.lr" = [0.1], "methods.0.local.lr" = [0.2], "rounds" = [4] }')
-    assert point.name == "001-local.lr=0.1,methods.0.local.lr=0.2,rounds=4"
-
-
-def test_a_table_of_settings_goes_by_its_name_and_its_other_settings(tmp_path: Path) -> None:
-    """Before, files were called 002-split=--name----shards-,--num_clients---4,..."""
-    iid, shards = points(
-        tmp_path,
-        'grid = { "split" = [{ name = "iid", num_clients = 4 }, '
-        '{ num_clients = 4, name = "shards", shards_per_client = 3 }], "local.lr_schedule" = [{ name = "constant" }] }',
-    )
-    assert iid.name == "001-split=iid,num_clients=4,lr_schedule=constant"
-    assert shards.name == "002-split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
-    assert shards.experiment.name == "base split=shards,num_clients=4,shards_per_client=3,lr_schedule=constant"
-
-
-def test_a_name_is_short_and_of_safe_characters_and_never_twice_there(tmp_path: Path) -> None:
-    paths = ["a/b: *" * 30 + end for end in "xy"]
-    splits = ", ".join(f'{{ name = "manifest", path = "{path}" }}' for path in paths)
-    one, other = (p.name for p in points(tmp_path, f'grid = {{ "split" = [{splits}] }}'))
-    assert one[:33] == "001-split=manifest,path=a-b---a-b"
-    assert len(one) == len(other) == sweep.LONGEST_NAME
-    assert one != other
-
-
 @pytest.mark.parametrize(
     ("table", "text"),
     [
@@ -164,12 +136,6 @@ def test_one_impossible_point_refuses_the_sweep_and_is_named(tmp_path: Path, tab
     assert str(caught.value).endswith("; nothing was run")
 
 
-def test_a_point_that_only_its_data_make_impossible_is_refused_before_any_is_run(tmp_path: Path) -> None:
-    check(points(tmp_path, 'grid = { "split.num_clients" = [3, 4] }'))
-    with pytest.raises(DataError, match=r"^point 002-num_clients=999: 999 clients x at least 2 examples = 1998"):
-        check(points(tmp_path, 'grid = { "split.num_clients" = [3, 999] }'))
-
-
 # ---------------------------------------------------------------- running
 MU = 'grid = {{ "methods.0.mu" = [{}] }}'
 
@@ -195,32 +161,6 @@ def test_what_is_done_is_left_alone_and_what_failed_or_was_removed_is_tried_agai
     assert did == [made[1].name, made[2].name]
     assert [r.status for r in results] == ["done", "failed", "done"]
     assert said[0] == "[1/3] 001-mu=0.1: was done already"
-
-
-def test_a_run_of_another_experiment_in_a_points_place_is_refused(tmp_path: Path) -> None:
-    made = points(tmp_path, MU.format("0.1"))
-    folder = tmp_path / "out" / "runs" / made[0].name
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text("{}")
-    (folder / "config.toml").write_text(config.to_toml(dataclasses.replace(made[0].experiment, rounds=99)))
-    with pytest.raises(RunError, match="holds a run of another experiment"):
-        swept(made, tmp_path / "out")
-
-
-def test_shards_have_points_of_their_own_and_the_results_of_all(tmp_path: Path) -> None:
-    made, out = points(tmp_path, MU.format("0.5, 0.6, 0.7")), tmp_path / "out"
-    results, did = swept(made, out, part="2/2")
-    assert did == [made[1].name]
-    assert [r.status for r in results] == ["open", "done", "open"]
-    results, did = swept(made, out, part="1/2")
-    assert did == [made[0].name, made[2].name]
-    assert {r.status for r in results} == {"done"}
-
-
-@pytest.mark.parametrize("part", ["0/3", "4/3", "1", "1/3x", "-1/3", "a/b"])
-def test_a_shard_that_is_none_is_refused(part: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--shard must be I/N"):
-        sweep.shard(points(tmp_path, MU.format("0.5, 0.6")), part)
 
 
 @pytest.mark.seconds
