@@ -52,14 +52,6 @@ def test_labels_far_apart_are_classes_by_their_own_names() -> None:
     assert data.x_test.equal(plain.x_test)
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [3, 9], [0, 99], [*range(60), 110, 119]])
-def test_labels_from_zero_count_their_classes_whether_all_occur_or_not(labels: list[int]) -> None:
-    """A site that lacks some classes agrees with the others about their numbers."""
-    data = made(np.ones((10 * len(labels), 2)), np.repeat(labels, 10))
-    assert data.num_classes == max(labels) + 1
-    assert sorted(set(data.y_train.tolist())) == labels
-
-
 def test_words_are_labels_in_alphabetical_order_or_in_that_of_the_classes() -> None:
     y = np.array(["dog", "cat", "ape", "dog"] * (N // 4))
     assert made(numbers(), y).classes == ("ape", "cat", "dog")
@@ -68,12 +60,6 @@ def test_words_are_labels_in_alphabetical_order_or_in_that_of_the_classes() -> N
     assert data.y_train.bincount(minlength=4).tolist() == [16, 8, 8, 0]
     with pytest.raises(DataError, match=r"'dog' in row 0, none of the 3 classes; did you mean dogs\?"):
         made(numbers(), y, classes=np.array(["ape", "cat", "dogs"]))
-
-
-def test_a_class_that_only_the_test_part_has_counts() -> None:
-    data = made(numbers(), np.array(["a", "c"] * 20), x_test=numbers()[:2], y_test=np.array(["b", "c"]))
-    assert data.classes == ("a", "b", "c")
-    assert data.y_test.tolist() == [1, 2]
 
 
 # ---------------------------------------------------------------- shares of a client

@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 from unskew.data import Dataset, checked
 from unskew.data.entanglement import (
     bases_of,
-    block_shares,
     coefficients,
-    drawn_shares,
     entanglement,
     ratio,
-    rounded,
 )
 from unskew.data.federated import federate, to_manifest
-from unskew.data.split import Entangled, log_dirichlet
+from unskew.data.split import Entangled
 from unskew.errors import DataError
 from unskew.keys import Key
 
@@ -63,32 +60,6 @@ def test_the_closed_form_at_the_paper_s_levels(clients: int, xi: float, r: float
     """The table of the specification, worked out apart from this code."""
     assert ratio(xi, clients) == pytest.approx(r, abs=5e-7)
     assert 1 / (1 + (clients - 1) * ratio(xi, clients)) == pytest.approx(owner, abs=5e-6)
-
-
-@given(st.integers(2, 6), st.integers(0, 5), st.floats(0, 1))
-def test_unequal_blocks_have_it_on_average(clients: int, more: int, xi: float) -> None:
-    shares = block_shares(xi, np.arange(clients + more) % clients, clients)
-    found = coefficients(shares)[np.triu_indices(clients, 1)].mean()
-    assert found == pytest.approx(xi, abs=1e-6)
-
-
-@pytest.mark.parametrize("xi", [0.0, 0.003, 0.057, 0.385, 0.9])
-def test_a_dirichlet_draw_comes_near(xi: float) -> None:
-    shape = (20, 5)
-    shares = drawn_shares(xi, lambda alpha: np.exp(log_dirichlet(alpha, shape, Key(3))).T)
-    assert shares.sum(0) == pytest.approx(np.ones(20))
-    assert coefficients(shares)[np.triu_indices(5, 1)].mean() == pytest.approx(xi, abs=0.01)
-
-
-@given(st.integers(1, 5), st.lists(st.integers(0, 40), min_size=1, max_size=5), st.integers(0, 1000))
-def test_rounding_loses_nothing_and_is_off_by_less_than_one(clients: int, stock: list[int], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    shares = rng.random((clients, len(stock))) + 1e-9
-    shares /= shares.sum(0)
-    table = rounded(shares, np.array(stock), rng.random(len(stock)))
-    assert table.sum(0).tolist() == stock
-    assert (np.abs(table - shares * stock) < 1 + 1e-9).all()
-    assert (table >= 0).all()
 
 
 # ---------------------------------------------------------------- the split

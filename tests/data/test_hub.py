@@ -126,26 +126,6 @@ def test_pacs_is_made_one_size_and_keeps_its_domains(monkeypatch: pytest.MonkeyP
     assert len(found.domains) == len(found.x_train) == 16, "a fifth of each class is set aside"
 
 
-def test_the_hub_and_a_file_give_the_same_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Same bits, same SHA-256: a run begun with one goes on with the other."""
-    x, y, x_test, y_test = pixels(30, 8, 8, 3), np.arange(30) % 10, pixels(10, 8, 8, 3, seed=1), np.arange(10)
-    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
-    install(
-        monkeypatch,
-        {
-            ("uoft-cs/cifar10", None): {
-                "train": part(pictures(x), y.tolist(), image="img"),
-                "test": part([i.tolist() for i in x_test], y_test.tolist(), image="img"),  # arrays will do as well
-            }
-        },
-    )
-    file, fetched = load("cifar10", tmp_path), load("hub:cifar10")
-    assert file.sha256 == fetched.sha256
-    assert torch.equal(file.x_train, fetched.x_train)
-    assert torch.equal(file.x_test, fetched.x_test)
-    assert file.classes == fetched.classes
-
-
 # ---------------------------------------------------------------- refusals
 def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, {})

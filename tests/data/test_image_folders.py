@@ -1,8 +1,5 @@
 """Folders of images as hospitals keep them."""
 
-import shutil
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -73,28 +70,6 @@ def test_links_in_the_folder_are_refused(link: str, tmp_path: Path) -> None:
             load(f"images:{tmp_path / given}")
 
 
-def png_of_16_bits(path: Path, colour_type: int) -> None:
-    """One pixel; Pillow writes none in colour. 2 is RGB, 4 grey with alpha, 6 RGB with alpha."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    head = struct.pack(">IIBBBBB", 1, 1, 16, colour_type, 0, 0, 0)
-    row = bytes(1 + 2 * {2: 3, 4: 2, 6: 4}[colour_type])
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
-    )
-
-
-@pytest.mark.parametrize("colour_type", [2, 4, 6])
-def test_16_bits_a_channel_are_refused_in_colour_too(colour_type: int, tmp_path: Path) -> None:
-    """Before, their upper 8 bits were read without a word."""
-    pictures(tmp_path)
-    png_of_16_bits(tmp_path / "Bern" / "benign" / "deep.png", colour_type)
-    with pytest.raises(DataError, match=r"deep\.png: an image of 8 bits a channel is needed, got 16 bits, .* Scale"):
-        load(f"images:{tmp_path}", None, {"size": 4})
-
-
 @pytest.mark.parametrize("ending", ["png", "jpg", "tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photos_are_turned_as_the_camera_noted(orientation: int, ending: str, tmp_path: Path) -> None:
@@ -138,38 +113,3 @@ def test_a_model_takes_files_as_it_was_trained_on_them(tmp_path: Path) -> None:
         match=r"light\.jpg has colours, and the model was trained on grey images",
     ):
         image_folders.read_files([tmp_path / "light.jpg"], grey)
-
-
-def test_grey_images_that_were_saved_with_colours_are_taken_by_a_model_of_grey_ones(tmp_path: Path) -> None:
-    scan = Image.fromarray(RNG.integers(0, 255, (8, 8), np.uint8))
-    grey = Inputs("images", (0.5,), (0.1,), shape=(1, 8, 8))
-    files = [tmp_path / f"{mode}.png" for mode in ("L", "RGB", "RGBA", "LA", "P")]
-    for file in files:
-        (scan.convert("RGB").quantize(256) if file.stem == "P" else scan.convert(file.stem)).save(file)
-    first, *others = image_folders.read_files(files, grey)
-    for other in others:
-        np.testing.assert_array_equal(other, first)
-    for i in range(3):
-        Image.new("RGB", (8, 8), (9, 9, 8)).save(tmp_path / f"red{i}.png")
-    coloured = [tmp_path / f"red{i}.png" for i in range(3)]
-    with pytest.raises(DataError, match=r"red0\.png has colours, and the model was trained on grey images"):
-        image_folders.read_files([*files, *coloured], grey)
-
-
-def of_patients(root: Path) -> None:
-    """6 patients of each site and class, with three images each."""
-    for site in ("Basel", "Bern"):
-        for i in range(12):
-            folder = root / site / ("benign", "malignant")[i % 2] / f"patient {i}"
-            folder.mkdir(parents=True)
-            for k in range(3):
-                Image.fromarray(RNG.integers(0, 255, (6, 4), np.uint8)).save(folder / f"{k}.png")
-
-
-def test_a_patient_in_the_folders_of_both_parts_is_refused(tmp_path: Path) -> None:
-    of_patients(tmp_path / "a")
-    for site in ("Basel", "Bern"):
-        for part in ("train", "test"):
-            shutil.copytree(tmp_path / "a" / site, tmp_path / "b" / site / part)
-    with pytest.raises(DataError, match=r"is for training in .* and for testing in"):
-        load(f"images:{tmp_path / 'b'}", None, {"patient": "folder", "patient_ids": "site"})

@@ -1,15 +1,12 @@
 """Images that stay bytes: they read as the floats they would have become, to the last bit, in whatever is done."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from unskew.data import Dataset, build, load, own
+from unskew.data import Dataset, build, own
 from unskew.data.rows import ByteImages, as_tensor, extremes
-from unskew.data.saved import save
 from unskew.experiment.config import TaskConfig
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -63,31 +60,6 @@ def test_rows_of_bytes_are_the_floats_they_would_have_become(both: tuple[Dataset
         assert extremes(images) == extremes(floats)
         assert images.extremes() == (float(floats.min()), float(floats.max()))
     assert (kept.sha256, kept.inputs.levels, kept.inputs) == (eager.sha256, eager.inputs.levels, eager.inputs)
-
-
-def test_only_large_images_of_your_own_stay_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that everybody knows, and whatever is small, are floats: those are faster."""
-    np.savez(tmp_path / "a.npz", x_train=COLOUR, y_train=Y)
-    source = f"npz:{tmp_path / 'a.npz'}"
-    monkeypatch.setattr(build, "BYTES_FROM", 4 * COLOUR.size + 1)
-    assert isinstance(load(source).x_train, Tensor)
-    monkeypatch.setattr(build, "BYTES_FROM", 4 * COLOUR.size)
-    assert isinstance(load(source).x_train, ByteImages)
-    assert isinstance(own.dataset((COLOUR.astype(np.float32) / 255, Y)).x_train, Tensor)
-    monkeypatch.setattr(build, "BYTES_FROM", 0)
-    assert isinstance(load("digits").x_train, Tensor)
-
-
-def test_bytes_are_kept_by_a_run_and_read_again(both: tuple[Dataset, Dataset], tmp_path: Path) -> None:
-    _, kept = both
-    save(kept, tmp_path / "data.npz")
-    again = load("run:data.npz", tmp_path)
-    assert isinstance(again.x_train, ByteImages)
-    assert isinstance(again.x_test, ByteImages)
-    assert again.nbytes == kept.nbytes
-    assert same(as_tensor(again.x_train), as_tensor(kept.x_train))
-    assert same(as_tensor(again.x_test), as_tensor(kept.x_test))
-    assert (again.sha256, again.inputs.levels, again.inputs) == (kept.sha256, kept.inputs.levels, kept.inputs)
 
 
 # ---------------------------------------------------------------- local work

@@ -2,11 +2,10 @@
 
 import itertools
 import warnings
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import numpy as np
-import pandas
 import polars
 import pytest
 import torch
@@ -16,10 +15,10 @@ from hypothesis import strategies as st
 from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.federated import federate
-from unskew.data.latest import Latest, latest, moments
+from unskew.data.latest import Latest, latest
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import IID, Natural
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 from unskew.keys import Key
 
 COLUMNS: dict[str, Any] = {"target": "sick", "client": "site", "patient_ids": "site"}
@@ -77,38 +76,6 @@ def test_where_everybody_comes_again_nothing_is_set_aside() -> None:
     late, early = latest(np.arange(4), 0.5, np.array([0, 1, 0, 1]))
     assert not late.any()
     assert early.all()
-
-
-# ---------------------------------------------------------------- times
-@pytest.mark.parametrize(
-    "values",
-    [
-        ["2024-06-01", "2024-06-02T06:00"],
-        [date(2024, 6, 1), datetime(2024, 6, 2, 6)],
-        np.array(["2024-06-01", "2024-06-02T06"], "datetime64[ns]"),
-        pandas.Series(pandas.to_datetime(["2024-06-01 00:00", "2024-06-02 06:00"])),
-        polars.Series([datetime(2024, 6, 1), datetime(2024, 6, 2, 6)]),
-        [datetime(2024, 6, 1, tzinfo=UTC), "2024-06-02T08:00+02:00"],
-    ],
-)
-def test_dates_are_read_alike_in_every_form(values: Any) -> None:
-    assert moments(values, "column 'day'").tolist() == [datetime(2024, 6, 1), datetime(2024, 6, 2, 6)]
-
-
-@pytest.mark.parametrize(
-    ("after", "late"),
-    [
-        ("2024-06-30", [False, False, True]),  # the day is over at midnight
-        (date(2024, 6, 30), [False, False, True]),
-        ("2024-06", [False, False, True]),
-        ("2024-06-30T12:00", [False, True, True]),
-        ("2023", [True, True, True]),
-        (2024, [False, False, False]),
-    ],
-)
-def test_after_a_day_is_after_its_end(after: Any, late: list[bool]) -> None:
-    when = moments(["2024-06-30", "2024-06-30T23:59", "2024-07-01"], "")
-    assert Latest("day", after=after).is_after(when).tolist() == late
 
 
 # ---------------------------------------------------------------- tables
@@ -171,17 +138,3 @@ def test_numbers_are_prepared_without_the_later_rows() -> None:
         stays(), test=Latest("admitted", after="2024-06-07"), preprocess=Preprocess(scale="agreed"), **COLUMNS
     )
     assert data.inputs.columns[0].mean == pytest.approx((4,))
-
-
-# ---------------------------------------------------------------- files
-def test_days_of_a_gap_are_in_no_part() -> None:
-    after = own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=2), **COLUMNS)
-    assert days_of(after) == [[[1, 2, 3, 4, 5], [], [8, 9, 10]]] * 2
-    share = own.dataset(stays(), test=Latest("admitted", share=0.2, gap=2), **COLUMNS)
-    assert days_of(share) == [[[1, 2, 3, 4, 5, 6], [], [9, 10]]] * 2
-    with pytest.raises(DataError, match="Basel has nothing to train on before the cut in time"):
-        own.dataset(stays(), test=Latest("admitted", gap=30), **COLUMNS)
-    with pytest.raises(DataError, match="no row after 2024-06-05"):
-        own.dataset(stays(), test=Latest("admitted", after="2024-06-05", gap=30), **COLUMNS)
-    with pytest.raises(ConfigError, match="gap must be a number of days, 0 or more, got -1"):
-        Latest("admitted", gap=-1)

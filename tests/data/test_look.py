@@ -1,7 +1,6 @@
 """A first look at data: numbers with a known answer, and sentences that name site and column."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import unskew as us
 from unskew.cli.app import app
 from unskew.data.look import Look
 from unskew.errors import DataError
-from unskew.report import data_page
 
 RNG = np.random.default_rng(4)
 N = 200
@@ -54,17 +52,6 @@ def test_sites_without_a_class_in_common_differ_as_much_as_two_can() -> None:
     )
 
 
-def test_a_column_that_gives_the_site_away_lies_between_sites_wholly() -> None:
-    """Values 0 and 1 by site have no variance within sites, noise has (2 - 1) / (200 - 1) between them on average."""
-    look = seen(table(unit=np.where(SITE == "Bern", 1.0, 0.0), ward=np.where(SITE == "Bern", "north", "south")))
-    between = {column.name: column.between.share for column in look.columns if column.between}
-    assert (between["unit"], between["ward"]) == (pytest.approx(1), pytest.approx(1))
-    assert between["age"] < 0.05
-    assert number(look, "columns").meaning.startswith("2 of 3 columns differ by more than chance: ")
-    assert "unit 1 at Bern, 0 at Basel" in number(look, "columns").meaning
-    assert number(look, "columns").chance == pytest.approx(1 / 199)
-
-
 def test_the_share_of_a_numbers_variance_between_sites() -> None:
     """Basel 0 and 2 by turns, Bern 4 and 6: means 1 and 5 about 2; between 150 + 450 = 600, within 200."""
     stay = np.where(np.arange(N) % 2 == 0, 0.5, 2.5) + 4 * (SITE == "Bern")
@@ -72,28 +59,6 @@ def test_the_share_of_a_numbers_variance_between_sites() -> None:
     assert look.targets[0].classes == ()
     assert number(look, "labels").value == pytest.approx(0.75)
     assert look.targets[0].by_site[1] == pytest.approx((5.5, 1))
-
-
-def test_gaps_are_counted_by_column_and_site() -> None:
-    look = seen(table(dose=[None if i % 10 == 0 or i >= 150 else float(i % 7) for i in range(N)]))
-    dose = next(column for column in look.columns if column.name == "dose")
-    assert (dose.missing, dose.missing_by_site) == (65 / 200, (0.1, 1.0))
-    assert look.sites[1].missing == pytest.approx(0.5)
-    assert "column 'dose' has no value at Bern" in look.notes
-
-
-def test_what_a_preprocessing_does_to_columns_is_not_advised() -> None:
-    frame = table(pay=np.arange(N) * 997.5, dose=[None, *[1.0, 2.0] * (N // 2 - 1), 1.0])
-    advised, done = (set(seen(frame, preprocess=rules).notes) for rules in (None, True))
-    assert sorted(note[:23] for note in advised - done) == ["column 'pay' has a root", "column dose has gaps: f"]
-
-
-def test_ten_thousand_clients_with_a_row_each_are_looked_at_in_a_moment() -> None:
-    look = us.describe(
-        polars.DataFrame({"site": [f"p{i}" for i in range(10_000)], "a": [0.0, 1.0] * 5000}), client="site"
-    )
-    assert len(look.sites) == 10_000
-    assert any("p0, p1, p10, p100, p1000 and 9,995 more have fewer than 5" in note for note in look.notes)
 
 
 def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_parts(tmp_path: Path) -> None:
@@ -128,23 +93,3 @@ def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:
     assert number(by_row, "labels").value == pytest.approx(number(by_patient, "labels").value)
     assert number(by_row, "labels").p < 0.05 < number(by_patient, "labels").p
     assert number(by_patient, "columns").chance == pytest.approx(4 / 19)
-
-
-# ---------------------------------------------------------------- the command
-
-
-def test_a_terminal_has_25_lines_with_the_small_sites_as_one() -> None:
-    """30 sites of 1 to 30 rows: the five largest have 30 + ... + 26 = 140 of 465 rows, the 25 others 325."""
-    site = np.repeat([f"s{i}" for i in range(1, 31)], np.arange(1, 31))
-    rng = np.random.default_rng(0)
-    frame = polars.DataFrame({"site": site, "age": rng.normal(size=465), "sick": rng.choice(["yes", "no"], 465)})
-    look = us.describe(frame, target="sick", client="site")
-    notes = tuple(f"note {i} " + "of many words " * 30 + f"remedy {i}" for i in range(9))
-    lines = data_page.screen(replace(look, notes=notes), 80).splitlines()
-    assert len(lines) <= 25
-    assert max(map(len, lines)) <= 80
-    rows = [line.split() for line in lines if line.startswith((" s", " 25 smaller"))]
-    assert [row[:2] for row in rows[1:6]] == [[f"s{i}", str(i)] for i in (30, 29, 28, 27, 26)]
-    assert rows[6][:3] == ["25", "smaller", "325"]
-    assert "remedy 2" in "\n".join(lines)
-    assert lines[-1].startswith("6 more notes")

@@ -1,21 +1,16 @@
 """Data sets whose clients are really there: whose rows, whose test rows, scaled by which numbers."""
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from unskew.data import load
 from unskew.data.federated import federate
 from unskew.data.preprocess import Preprocess
 from unskew.data.split import Natural
-from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.tasks.targets import NUMBER, SURVIVAL, TOKENS
 
 RNG = np.random.default_rng(2)
 
@@ -50,16 +45,6 @@ def saved(folder: Path, name: str, **arrays: Any) -> None:
     np.savez(folder / f"{name}.npz", **arrays)
 
 
-def test_fields_of_mines_keep_their_two_groups(tmp_path: Path) -> None:
-    field = np.repeat(np.arange(29), 10).astype(np.uint8)
-    saved(tmp_path, "landmine", x=RNG.normal(size=(290, 9)).astype(np.float32), y=field % 2, field=field)
-    fed = federate(load("landmine", tmp_path), Natural(), Key(0))
-    assert fed.domains == [0] * 15 + [1] * 14
-    assert [len(c.test) for c in fed.clients] == [2] * 29
-    half = load("landmine", tmp_path, {"test": 0.5})
-    assert [(len(c.train), len(c.test)) for c in federate(half, Natural(), Key(0)).clients] == [(5, 5)] * 29
-
-
 def test_writers_of_the_test_images_come_after_training(tmp_path: Path) -> None:
     """Two writers train, two others wrote the test images; their images are theirs to adapt with and to test on."""
     images = {f"x_{part}": RNG.integers(0, 255, (20, 4, 4), np.uint8) for part in ("train", "test")}
@@ -80,60 +65,3 @@ def test_writers_of_the_test_images_come_after_training(tmp_path: Path) -> None:
     saved(tmp_path, "mnist", **bright, y_train=np.arange(20) % 10, y_test=np.arange(20) % 10)
     assert load("mnist_writers", tmp_path).inputs == one
     assert len(data.y_test) == 20
-
-
-def test_times_and_scores_are_for_tasks_that_learn_them(tmp_path: Path) -> None:
-    """Days and deaths by region; the score by patient, without the day of the recording, which gives it away."""
-    n = 60
-    region = np.arange(n) % 6
-    saved(
-        tmp_path,
-        "tcga_brca",
-        x=RNG.integers(0, 2, (n, 3), np.uint8),
-        event=np.arange(n) % 2,
-        time=np.arange(n, dtype=np.float32),
-        region=region,
-        test=np.arange(n) % 5 == 0,
-        feature=np.array(["age", "a", "b"]),
-        region_name=np.array([f"r{i}" for i in range(6)]),
-    )
-    data = load("tcga_brca", tmp_path, targets=SURVIVAL)
-    fed = federate(data, Natural(), Key(0))
-    assert data.y_test.tolist() == [[float(i), i % 2] for i in range(0, n, 5)]
-    assert [len(c.test) for c in fed.clients] == [2] * 6
-    with pytest.raises(DataError, match=r"tcga_brca has times and events, and the task learns classes; set task\.kind"):
-        load("tcga_brca", tmp_path)
-    subject = np.repeat(np.arange(1, 43), 5)
-    names = np.array(["age", "sex", "test_time", "PPE"])
-    score = subject.astype(np.float32)
-    saved(
-        tmp_path,
-        "parkinsons",
-        x=np.ones((210, 4), np.float32),
-        motor=score,
-        total=score,
-        subject=subject,
-        feature=names,
-    )
-    voice = load("parkinsons", tmp_path, targets=NUMBER)
-    assert [column.name for column in voice.inputs.columns] == ["age", "sex", "PPE"]
-    assert federate(voice, Natural(), Key(0)).num_clients == 42
-
-
-def test_a_role_says_the_character_after_each(tmp_path: Path) -> None:
-    """1,203 characters make 15 passages of 80; a role with fewer than 1,000 is no client."""
-    book = {
-        "clients": [
-            {"play": "Hamlet", "role": "Hamlet", "text": ["ab" * 300, "ba" * 301]},
-            {"play": "Hamlet", "role": "Osric", "text": ["a" * 900]},
-            {"play": "Lear", "role": "Lear", "text": ["ac" * 600]},
-        ]
-    }
-    (tmp_path / "shakespeare.json.gz").write_bytes(gzip.compress(json.dumps(book).encode()))
-    data = load("shakespeare", tmp_path, targets=TOKENS)
-    assert data.client_names == ("Hamlet in Hamlet", "Lear in Lear")
-    assert data.outputs == ("end of line", "a", "b", "c")
-    fed = federate(data, Natural(), Key(0))
-    assert [(len(c.train), len(c.test)) for c in fed.clients] == [(12, 3), (11, 3)]
-    x, y = data.x_train, data.y_train
-    assert torch.equal(x[:, 1:], y[:, :-1])

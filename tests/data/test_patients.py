@@ -73,13 +73,6 @@ def test_whether_two_clients_patients_of_one_name_are_one_is_said_or_asked_for()
         coded(who, sites, "all")  # type: ignore[arg-type]
 
 
-def test_what_whole_numbers_leave_over_goes_to_the_largest_fractions() -> None:
-    """Of 12 rows with 4 events .2 x 12 = 2.4 -> 2: .8 of the events and 1.6 of the others are 0 + 1, and .8 > .6."""
-    labels = np.array([0] * 8 + [1] * 4)
-    chosen = proportional(np.zeros(12, np.int64), labels, 0.2)
-    assert np.flatnonzero(chosen).tolist() == [0, 8]
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3)), min_size=1, max_size=80),
     st.floats(0, 0.99),
@@ -161,11 +154,6 @@ def test_every_split_keeps_the_rows_of_a_patient_together(
     fed = federate(data_of(patients, patients % 2), split, Key(seed), test, val)
     assert apart(fed)
     assert all(client[0] for client in parts(fed))
-
-
-def test_patients_count_where_examples_would() -> None:
-    with pytest.raises(DataError, match=r"3 clients x at least 2.* are 5 examples.*\(each of 5 patients counts as an"):
-        federate(data_of(np.repeat(np.arange(5), 4), [0, 1] * 10), IID(3), Key(0))
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,13 @@ from unskew.data import own
 from unskew.data.federated import FederatedData, federate
 from unskew.data.inputs import Inputs
 from unskew.data.preprocess import (
-    ColumnRule,
     ColumnSums,
     Preprocess,
     RawRows,
     agreed,
 )
-from unskew.data.saved import save
 from unskew.data.split import IID, Natural
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 from unskew.keys import Key
 
 NAN = float("nan")
@@ -86,28 +84,6 @@ def test_a_word_that_no_training_row_had_is_none_of_them_or_other() -> None:
         assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
 
 
-def test_a_column_that_is_suddenly_empty_is_named() -> None:
-    table = {"crp": np.array([1.0, 3.0]), "sex": np.array(["f", "m"], object), "ward": np.array([1.0, np.nan])}
-    inputs = fit(Preprocess(), table, np.zeros(2, int), ("Bern",))
-    ward, few = [1.0] * 5, [None, None, None]
-    prepared(inputs, crp=few, sex=few, ward=ward[:3])
-    prepared(inputs, crp=[1.0] * 5, sex=["f"] * 5, ward=[None] * 5)
-    with pytest.warns(DataWarning, match="'crp' has no value in 3 of 5 rows"):
-        prepared(inputs, crp=[1.0, 1.0, *few], sex=["f"] * 5, ward=ward)
-    with pytest.warns(DataWarning, match="'sex' has no value in 3 of 5 rows"):
-        prepared(inputs, crp=[1.0] * 5, sex=["f", "m", *few], ward=ward)
-    with pytest.warns(DataWarning, match="'ward' has no value in 20 of 20 rows"):
-        prepared(inputs, crp=[1.0] * 20, sex=["f"] * 20, ward=[None] * 20)
-
-
-def test_numbers_that_are_codes_are_words_in_the_order_of_numbers() -> None:
-    table = {"grade": np.array([10.0, 2.0, 1.0, 2.0])}
-    inputs = fit(Preprocess(columns={"grade": ColumnRule(kind="category")}), table, OWNERS, NAMES)
-    assert inputs.columns[0].values == ("1", "2", "10")
-    with pytest.warns(DataWarning, match="in 1 of 3 rows: 7"):
-        assert prepared(inputs, grade=[2, 10, 7]) == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
-
-
 def test_a_sites_median_fills_its_gaps() -> None:
     table = {"a": np.array([1.0, 2.0, 30.0, NAN, 5.0, 5.0])}
     rules = Preprocess(scale="none", missing="site median", indicator=False)
@@ -129,14 +105,6 @@ def test_what_sites_agree_on_is_the_mean_and_deviation_of_all_rows(sites: list[l
         assert together.mean == pytest.approx(rows.mean(), abs=1e-6)
     if len(rows) > 1:
         assert together.m2 == pytest.approx(((rows - rows.mean()) ** 2).sum(), rel=1e-9, abs=1e-6)
-
-
-def test_a_column_without_spread_has_none_by_rounding_either() -> None:
-    """The mean of ten times .1 is not .1 to the last bit, nor are those of two clients one."""
-    one, other = (ColumnSums.of(np.full(n, 0.1)) for n in (10, 7))
-    together = agreed([one, other])
-    assert together.m2 > 0.0
-    assert (one.sd, other.sd, together.sd) == (0.0, 0.0, 0.0)
 
 
 def test_far_from_zero_a_small_spread_is_not_lost() -> None:
@@ -236,32 +204,6 @@ def test_no_number_of_those_who_train_depends_on_clients_that_come_later(scale: 
         assert abs(float(unseen["age"].mean())) < 1e-5  # by its own mean, as every site by its own
 
 
-@silent_sites
-def test_gaps_that_only_a_later_client_has_are_filled_and_have_no_input_of_their_own() -> None:
-    table = four_sites().with_columns(
-        age=polars.when(polars.col("site") == "Davos").then(None).otherwise(polars.col("age").fill_null(60.0))
-    )
-    data = own.dataset(table, target="sick", client="site", test=0.25, preprocess=Preprocess())
-    fed = federate(data, Natural(), Key(0), unseen=("Davos",))
-    age = fed.dataset.inputs.columns[0]
-    assert (age.features, age.gaps_unlearnt) == (("age", "age missing"), True)
-    assert fed.unseen is not None
-    unseen = fed.dataset.x_train[fed.unseen.clients.train.values]
-    assert not unseen[:, :2].any()  # the agreed mean, which became 0, and no mark
-    whole = federate(data, Natural(), Key(0))
-    assert whole.dataset is data
-
-
-@silent_sites
-def test_a_column_that_only_later_clients_have_is_refused() -> None:
-    table = four_sites().with_columns(
-        ca=polars.when(polars.col("site") == "Davos").then(1.0).otherwise(polars.lit(None))
-    )
-    data = own.dataset(table, target="sick", client="site", test=0.25, preprocess=Preprocess())
-    with pytest.raises(DataError, match="column 'ca' has no value in any training row"):
-        federate(data, Natural(), Key(0), unseen=("Davos",))
-
-
 def test_test_rows_that_a_seed_draws_have_no_say() -> None:
     """Without sites in the data a split makes clients, whose test rows are drawn by the seed; they are left out."""
     data = own.dataset(frame().drop("site", "part"), target="sick", preprocess=Preprocess())
@@ -275,16 +217,6 @@ def test_test_rows_that_a_seed_draws_have_no_say() -> None:
 
 
 @silent_sites
-def test_saved_data_are_fitted_anew_as_before(tmp_path: Path) -> None:
-    data = own.dataset(four_sites(), target="sick", client="site", test=0.25, preprocess=Preprocess(unseen="other"))
-    save(data, tmp_path / "data.npz")
-    loaded = us.load("run:data.npz", tmp_path)
-    assert (loaded.inputs, loaded.raw and loaded.raw.rules) == (data.inputs, Preprocess(unseen="other"))
-    one, two = (federate(d, Natural(), Key(5), unseen=0.25) for d in (data, loaded))
-    assert one.dataset.inputs == two.dataset.inputs != data.inputs
-    assert torch.equal(torch.as_tensor(one.dataset.x_train), torch.as_tensor(two.dataset.x_train))
-
-
 @pytest.mark.filterwarnings("ignore:row 1 has no value in any column")
 def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> None:
     table = frame(200)
@@ -313,27 +245,3 @@ def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> 
     assert us.predict(mine, rows.to_dicts()[0]) == us.predict(mine, rows)[:1]  # one row
     with pytest.raises(DataError, match=r"inputs\[1\] is 1e\+300 in column 'age'; correct it"):
         us.predict(mine, [rows.to_dicts()[0], rows.to_dicts()[1] | {"age": 1e300}])
-
-
-BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a name in every row": ({"id": [f"p{i}" for i in range(40)]}, {}, "column 'id' holds 40 different words in 40"),
-    "times": ({"at": [f"2021-03-04 10:{i}" for i in range(10, 50)]}, {}, "column 'at' holds dates"),
-    "a word among measurements": ({"ca": [*map(str, range(39)), "high"]}, {}, "column 'ca' holds numbers as words"),
-    "a number too large": ({"ca": [*[1.0] * 39, 1e300]}, {}, "column 'ca' is 1e+300 in row 39"),
-    "a gap where none is allowed": ({}, {"missing": "refuse"}, "column 'age' has no value in row"),
-    "a rule for no column": ({}, {"columns": {"agge": ColumnRule()}}, "there is no column 'agge'; did you mean age?"),
-    "a site without a value": (
-        {"ca": [1.0, None] * 20},
-        {"scale": "none", "missing": "site mean"},
-        "column 'ca' has no value at Bern, so no site mean",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_columns_that_cannot_be_used_are_refused_in_one_sentence(name: str) -> None:
-    columns, rules, text = BAD[name]
-    table = frame().drop("part").with_columns(**{k: polars.Series(v) for k, v in columns.items()})
-    with pytest.raises((ConfigError, DataError)) as error:
-        own.dataset(table, target="sick", client="site", preprocess=Preprocess(**rules))
-    assert text in str(error.value)

@@ -1,7 +1,5 @@
 """Inputs of several parts, sequences of several lengths, and data sets that are read item by item."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import unskew as us
 from unskew import tasks
 from unskew.data import own
 from unskew.data.rows import Items
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import DataError, DataWarning
 
 RNG = np.random.default_rng(0)
 IMAGES, TABLE = RNG.normal(size=(60, 1, 6, 6)).astype("float32"), RNG.normal(size=(60, 3)).astype("float32")
@@ -100,16 +98,6 @@ def test_without_targets_the_token_after_each_is_learned_where_the_mask_counts()
     assert parts[0][1].tolist() == [*IDS[1, 1:].tolist(), -100]
 
 
-def test_methods_and_networks_that_need_one_image_refuse_parts() -> None:
-    data = ({"image": IMAGES, "table": TABLE}, Y)
-    with pytest.raises(ConfigError, match="model mlp takes one tensor"):
-        run(data=data)
-    with pytest.raises(ConfigError, match=r"Two cannot take examples of shape .*; give its forward a parameter"):
-        run(data=((IMAGES, TABLE, TABLE), Y), model=Two)
-    with pytest.raises(DataError, match="its parts must have one length"):
-        own.dataset(({"a": IMAGES, "b": TABLE[:9]}, Y))
-
-
 class Turned(Dataset[Any]):
     """Images that are shifted at random, from the global generator."""
 
@@ -152,24 +140,3 @@ def test_items_read_when_they_are_needed_train_as_those_in_memory(monkeypatch: p
         data = torch.utils.data.Subset(items, range(60))  # type: ignore[arg-type]
         models.append(run(data=data, model=net, local=us.SgdConfig(lr=0.1)).model("fedavg").state_dict())
     assert all(torch.equal(a, b) for a, b in zip(models[0].values(), models[1].values(), strict=True))
-
-
-BIG = """
-import resource, sys, numpy as np, torch, unskew as us
-class Big(torch.utils.data.Dataset):
-    targets = [i * 7919 % 4 for i in range(133_000)]
-    def __len__(self): return 133_000
-    def __getitem__(self, i):
-        x = np.random.default_rng(i).integers(0, 128, (224, 224, 3), dtype=np.uint8)
-        return x + 100 * (np.arange(224)[None, :, None] // 56 == self.targets[i]).astype(np.uint8), self.targets[i]
-net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(3 * 28 * 28, 4))
-us.simulate("fedavg", data=Big(), model=net, split=us.IID(1000), rounds=2, clients_per_round=3, test_fraction=0.002,
-            evaluate=["global"], progress=False)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
-"""
-
-
-@pytest.mark.slow
-def test_twenty_gigabytes_by_index_train_within_one_and_a_half() -> None:
-    out = subprocess.run([sys.executable, "-c", BIG], check=True, capture_output=True, text=True).stdout
-    assert float(out) < 1.5

@@ -1,6 +1,4 @@
-import gzip
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +28,6 @@ def plain(colour: bool = True) -> dict[str, npt.NDArray[Any]]:
         "x_test": pictures(8, colour, seed=1),
         "y_test": np.arange(8, dtype=np.uint8) % 4,
     }
-
-
-def coded(x: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The inverse of the decoding that ../shared/data/README.md gives."""
-    d = x.transpose(0, 3, 1, 2).copy()
-    d[:, 0] -= d[:, 1]
-    d[:, 2] -= d[:, 1]
-    for axis in (3, 2):
-        d = np.diff(d, axis=axis, prepend=np.uint8(0))
-    return d
 
 
 def save_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
@@ -81,33 +69,6 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path):
 # layouts
 
 
-def test_every_layout_of_a_named_set_is_found(tmp_path: Path):
-    arrays = plain()
-    save_npz(tmp_path / "1" / "cifar10.npz", arrays)
-    save_npz(tmp_path / "3" / "cifar10" / "cifar10.npz", arrays)
-    raw = tmp_path / "4" / "cifar10"
-    save_npz(raw / "train_1.npz", {"d": coded(arrays["x_train"][:12]), "y": arrays["y_train"][:12]})
-    save_npz(raw / "train_2.npz", {"d": coded(arrays["x_train"][12:]), "y": arrays["y_train"][12:]})
-    save_npz(raw / "test.npz", {"d": coded(arrays["x_test"]), "y": arrays["y_test"]})
-    found = [load("cifar10", tmp_path / str(i)) for i in (1, 3, 4)]
-    assert len({data.sha256 for data in found}) == 1
-    assert all(torch.equal(data.x_test, found[0].x_test) for data in found)
-    assert found[0].classes[0] == "airplane"
-
-
-def test_imdb_learns_its_words_from_training_texts_only(tmp_path: Path):
-    content = {"x_train": ["good good film", "bad film"], "y_train": [1, 0], "x_test": ["awful film"], "y_test": [0]}
-    (tmp_path / "imdb.json").write_text(json.dumps(content))
-    data = load("imdb", tmp_path)
-    assert (data.x_train.dtype, tuple(data.x_train.shape)) == (torch.int64, (2, 200))
-    assert data.x_train[0, :4].tolist() == [3, 3, 2, 0]  # film and good occur twice each: alphabetical
-    assert data.x_test[0, :3].tolist() == [1, 2, 0]
-    assert data.classes == ("negative", "positive")
-    (tmp_path / "z" / "imdb").mkdir(parents=True)
-    (tmp_path / "z" / "imdb" / "imdb.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
-    assert load("imdb", tmp_path / "z").sha256 == data.sha256
-
-
 # bad input
 
 
@@ -141,23 +102,6 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path):
     np.savez(path, **plain() | {"x_train": np.array([{}, "x"], dtype=object)})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"pickled objects, which are never loaded .*SHA-256"):
         load(f"npz:{path}")
-
-
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
-        ("clients_train", "client_train"),
-        ("client_trian", "client_train"),
-        ("client", "clients"),
-        ("X_test", "x_test"),
-        ("Y_test", "y_test"),
-        ("class", "classes"),
-    ],
-)
-def test_a_misspelt_key_is_refused_and_not_left_out(tmp_path: Path, key: str, meant: str):
-    arrays = {"x_train": pictures(20), "y_train": np.arange(20) % 4}
-    with pytest.raises(DataError, match=rf"unknown key {key}; did you mean {meant}\? rename it, or leave it out"):
-        load(save_npz(tmp_path / "a.npz", arrays | {key: np.arange(20) % 3}))
 
 
 # real files

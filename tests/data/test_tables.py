@@ -48,17 +48,6 @@ def exported(folder: Path, *lines: str, separator: str = ",", encoding: str = "u
     return f"csv:{folder / 'h.csv'}"
 
 
-def test_spaces_beside_separators_belong_to_no_name_and_no_number(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"target": "y", "client": "site"}
-    plain = load(exported(tmp_path, "site,a,b,y", "Bern,NA,0.5,k0"), None, options, Preprocess())
-    padded = load(exported(tmp_path, "site, a, b, y", "Bern, NA, 0.5, k0", separator=", "), None, options, Preprocess())
-    assert same(padded, plain)
-    assert padded.classes == ("k0", "k1")
-    assert [(c.name, c.kind) for c in padded.inputs.columns] == [("a", "number"), ("b", "number")]
-    within = load(exported(tmp_path, "site,a,b,y", "Bern, NA,0.5 ,k0"), None, options, Preprocess())
-    assert same(within, plain)
-
-
 def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     path = exported(tmp_path, "site,a,b,y", "Zürich,-99,0.5,k0", "Bern,-99.0,1.5,k0", "Bern,NA,1.5,k0")
     data = load(path, None, {"target": "y", "client": "site", "gaps": ["-99"]}, Preprocess())
@@ -98,22 +87,6 @@ def test_a_row_is_named_by_its_line_in_its_file(tmp_path: Path) -> None:
     written(tmp_path, table.drop("words", "part"), "test.csv")
     with pytest.raises(DataError, match="the first line 43"):
         load(f"csv:{tmp_path / 'train.csv'}", None, {**COLUMNS, "test": str(tmp_path / "test.csv")})
-
-
-def _two_sites(folder: Path) -> None:
-    for name in ("Bern", "Chur"):
-        (folder / f"{name}.csv").write_text("a,y\n" + "".join(f"{i / 2},{i % 2}\n" for i in range(20)))
-
-
-def test_hidden_files_in_a_folder_of_sites_are_no_sites(tmp_path: Path) -> None:
-    _two_sites(tmp_path)
-    (tmp_path / ".Bern.csv").write_text("x\n1\n")
-    (tmp_path / ".~lock.Bern.csv").write_text(",user,host")
-    (tmp_path / "recycled.csv").write_text((tmp_path / "Bern.csv").read_text())  # a site's name
-    assert load(f"csv:{tmp_path}", None, {"target": "y"}).client_names == ("Bern", "Chur", "recycled")
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / ".Bern.parquet").touch()
-    assert tables.kind_at(str(tmp_path / "hidden")) is None
 
 
 def test_rows_that_are_empty_in_every_column_are_left_out(tmp_path: Path) -> None:

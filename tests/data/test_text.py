@@ -20,11 +20,6 @@ def test_words_have_the_letters_of_any_language():
     assert words("हिन्दी में नमस्ते, don\u2019t") == ["हिन्दी", "में", "नमस्ते", "don't"]
 
 
-def test_what_is_not_seen_parts_no_word():
-    """A soft hyphen, a space of no width, and a mark of the direction of writing."""
-    assert words("vi\u00adsa fi\u200bnance \u200fcard") == ["visa", "finance", "card"]
-
-
 def test_a_text_without_a_known_word_is_answered_with_a_warning_and_no_text_is_refused():
     inputs = Inputs("texts", vocabulary=("fee", "visa"))
     with pytest.warns(DataWarning, match="no word was learnt of row 0, 2"):

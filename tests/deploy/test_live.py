@@ -1,9 +1,5 @@
 """A federation over gRPC, with its server and sites as threads of this process: certificates, metrics, versions."""
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +12,6 @@ import pytest
 
 pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
-import unskew
 from unskew.deploy import channel, member, resident, site
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.settings import Address, Site
@@ -24,8 +19,6 @@ from unskew.deploy.trial import free_port
 from unskew.errors import DeployError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
-from unskew.runtime.message import PROTOCOL
-from unskew.version import __version__
 
 Small = Callable[..., Experiment]
 
@@ -102,64 +95,3 @@ def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_
         assert line in last, last
     assert 'unskew_bytes_total{direction="up"}' in last
     assert resident.wrong(live.federation) == ""
-
-
-BEFORE: dict[str, dict[str, str]] = {
-    "runtime/message.py": {
-        '    refused: str = ""\n\n\n@dataclass(frozen=True)\nclass Fetch': "\n\n@dataclass(frozen=True)\nclass Fetch",
-        "    input: tuple[str, ...] = ()\n    target: tuple[str, ...] = ()\n": "",
-    },
-    "runtime/client.py": {"if head.refused:\n            self.runtime": "if False:\n            self.runtime"},
-    "deploy/client.py": {
-        "        input=shape_of(setup.dataset.x_train),\n        target=shape_of(setup.dataset.y_train),\n": ""
-    },
-    "version.py": {'__version__ = "': '__version__ = "0.0.'},
-}
-"""What the protocol before this one lacked, by file."""
-
-
-def older(folder: Path, protocol: int) -> Path:
-    """A copy of the package that speaks an earlier protocol."""
-    copy = folder / f"protocol-{protocol}"
-    package = copy / "unskew"
-    shutil.copytree(Path(unskew.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file, changes in BEFORE.items():
-        text = (package / file).read_text()
-        for new, old in {**changes, f"PROTOCOL = {PROTOCOL}\n": f"PROTOCOL = {protocol}\n"}.items():
-            assert new in text or "PROTOCOL" in new
-            text = text.replace(new, old)
-        (package / file).write_text(text)
-    return copy
-
-
-CODE = """
-import sys; from pathlib import Path; from unskew.deploy import member
-member.start(Path(sys.argv[1]), lambda text: print(text, flush=True))
-"""
-
-
-@pytest.mark.network
-def test_a_site_of_the_protocol_before_takes_part_and_one_of_an_older_one_is_told_to_upgrade(
-    live: Live, small: Small, tmp_path: Path
-) -> None:
-    live.join("basel")
-    started = []
-    for name, protocol in (("bern", PROTOCOL - 1), ("chur", PROTOCOL - 2)):
-        (token,) = live.federation.invite([name])
-        site.join(token, tmp_path / name, Site())
-        command, place = [sys.executable, "-c", CODE, str(tmp_path / name)], str(older(tmp_path, protocol))
-        with (tmp_path / f"{name}.log").open("w") as log:
-            env = {**os.environ, "PYTHONPATH": place}
-            started.append(subprocess.Popen(command, cwd=place, env=env, stdout=log, stderr=log))
-    try:
-        run = live.run(small("split.num_clients=3"), min_clients=2)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert {r["client"] for r in rows(run, "work")} == {0, 1}
-    sides = f"{PROTOCOL - 2} (unskew 0.0.{__version__}), the server {PROTOCOL} (unskew {__version__})"
-    said = f"the site speaks protocol {sides}; upgrade the site"
-    assert said in (tmp_path / "chur.log").read_text()
-    assert f"node 3 is refused: {said}" in live.said
-    assert any(f"with unskew 0.0.{__version__} where the server has {__version__}" in text for text in live.said)

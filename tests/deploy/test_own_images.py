@@ -1,7 +1,6 @@
 """Sites with folders of images of their own: PATH/CLASS/file, for a client is one site."""
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,9 @@ import pytest
 import tomli_w
 
 from unskew.deploy.client import account_of, open_client
-from unskew.deploy.server import at_server
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataWarning
-from unskew.experiment import config
-from unskew.run import setup as run_setup
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.policy import ServerConfig
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -72,34 +67,6 @@ def test_a_site_that_lacks_a_class_goes_by_the_experiments(tmp_path: Path) -> No
     assert opened(client(tmp_path, 0, images, {})).info.classes == ("normal",)  # which the server refuses
     with pytest.warns(DataWarning, match="this client has training images of one class only"):
         assert opened(client(tmp_path, 1, images, {"classes": list(CLASSES)})).info.classes == CLASSES
-
-
-def test_a_servers_images_are_all_for_testing_in_one_folder_or_by_site(tmp_path: Path) -> None:
-    """Ten images of each class: as a client's, 16 would train and 4 test."""
-    pictures(tmp_path / "plain", *CLASSES)
-    for part in ("train", "test"):
-        pictures(tmp_path / "parted" / part, *CLASSES)
-    for site in ("Basel", "Bern"):
-        pictures(tmp_path / "sites" / site, *CLASSES)
-    own, split = (ServerConfig(2, 2, own_data=has) for has in (True, False))
-    for name, options, number in (
-        ("plain", {}, 20),
-        ("plain", {"classes": list(CLASSES)}, 20),
-        ("parted", {}, 20),  # of 40, which say themselves what they are for
-        ("sites", {"classes": list(CLASSES)}, 40),
-        ("sites", {}, 40),
-    ):
-        raw = {
-            "rounds": 1,
-            "method": {"name": "fedavg"},
-            "task": {"data": f"images:{tmp_path / name}", "model": "cnn_small", "data_options": options},
-        }
-        experiment = config.parse(raw)
-        data = run_setup.prepare(at_server(experiment, own)).dataset
-        assert (len(data.y_test), data.classes) == (number, CLASSES), name
-        assert data.y_test.bincount().tolist() == [number // 2] * 2
-    on_cpu = replace(experiment, runtime=replace(experiment.runtime, device="cpu"))
-    assert at_server(experiment, split) == on_cpu  # replies arrive there, and only clients train
 
 
 def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -> None:

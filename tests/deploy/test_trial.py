@@ -11,7 +11,6 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 from records import rewrite
 
 from unskew.deploy import parity, trial
-from unskew.errors import RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -44,19 +43,6 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- refusals
-
-
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunError, match="exists already and holds no deployment"):
-        trial.trial(tiny(), 3, tmp_path, print)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_deployment_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None:
-    trial.prepare(tiny(), 3, tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run of another experiment"):
-        trial.trial(tiny("rounds=3"), 3, tmp_path / "run", print)
 
 
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
@@ -113,11 +99,3 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
     assert fedavg.max_abs_diff == pytest.approx(0.5)
     assert (fedavg.bytes_equal, fedavg.equal) == (True, False)
     assert (fedper.max_abs_diff, fedper.bytes_equal, fedper.equal) == (0.0, False, False)
-
-
-def test_a_trial_goes_on_with_the_same_keys(tmp_path: Path) -> None:
-    federation, (site,) = trial.prepare(tiny(), 1, tmp_path / "run")
-    key, name = (site / "site.key").read_bytes(), federation.experiment()["name"]
-    again, _ = trial.prepare(tiny(), 1, tmp_path / "run")
-    assert (site / "site.key").read_bytes() == key
-    assert [row["name"] for row in again.jobs()] == [name]

@@ -232,55 +232,6 @@ def test_every_form_trains_the_network_it_stands_for(network: str, config: str) 
 
 
 @pytest.mark.parametrize(
-    ("network", "config"),
-    some(["mlp", "mlp, two layers", "mlp, dropout", "logistic", "cnn_small", "svm"], CONFIGS, of=4),
-)
-def test_through_onednn_too(network: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On every processor and at every size, though the rule takes it for large layers on some processors only."""
-    one = torch.ones(2, 2)
-    try:
-        dense.onednn(one, one)
-    except (AttributeError, RuntimeError):
-        pytest.skip("this PyTorch has no private operator mkldnn._linear_pointwise")
-    for module in (dense, kernels):
-        monkeypatch.setattr(module, "ONEDNN_FROM", 0)
-        monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
-    task, dtype = task_of(network), torch.float32
-    data, start = device_data(dtype), start_of(task, dtype)
-    # With Adam's own eps a gradient near zero becomes a step of full length whose sign is rounding's, and so the
-    # processor's: one of 8,192 weights on AMD's Zen 3.  With this one a step depends smoothly on its gradient.
-    local = dataclasses.replace(CONFIGS[config], eps=1e-3) if CONFIGS[config].optimizer != "sgd" else CONFIGS[config]
-    trainer, job = (
-        LocalTrainer(task, data),
-        Sgd(start, local, (Pull(),), {"anchor": start_of(task, dtype, 8)}),
-    )
-    for client in (0, 1):
-        fitted = trainer.fit(me(task, data, client), job, Key(client))
-        close(fitted.params, by_hand(task, data, client, job, Key(client), dtype), dtype)
-    plain = Sgd(start, local)
-    fitted = trainer.fit(me(task, data, 0), plain, Key(0))
-    close(fitted.params, by_hand(task, data, 0, plain, Key(0), dtype), dtype)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_product_through_onednn_can_be_differentiated_twice() -> None:
-    """d/d(w, x) of <d/dw sum tanh(x w^T), v>: its operator has no derivative of its own, and PyTorch only warns."""
-    try:
-        dense.onednn(torch.ones(2, 2), torch.ones(2, 2))
-    except (AttributeError, RuntimeError):
-        pytest.skip("this PyTorch has no private operator mkldnn._linear_pointwise")
-    draws = Key(1).generator()
-    w, x, v = (torch.randn(shape, generator=draws) for shape in ((3, 5), (4, 5), (3, 5)))
-
-    def second(product: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:
-        a, b = w.clone().requires_grad_(), x.clone().requires_grad_()
-        (g,) = torch.autograd.grad(torch.tanh(product(b, a)).sum(), [a], create_graph=True)
-        return torch.autograd.grad((g * v).sum(), [a, b])
-
-    torch.testing.assert_close(second(kernels._Product.apply), second(lambda b, a: b @ a.T))
-
-
-@pytest.mark.parametrize(
     ("network", "config", "terms"),
     some(["mlp", "cnn_small, batch"], CONFIGS, [(Pull(),), (Constant(),), (Pull(), Constant(), Pull(0.1))], of=4),
 )
@@ -302,29 +253,6 @@ def test_a_part_of_the_network_may_be_trained_alone(network: str, trainable: tup
     close(fitted.params, by_hand(task, data, 0, job, Key(0), dtype), dtype)
     chosen = task.layout.select(trainable)
     assert all(torch.equal(fitted.params[n], start[n]) == (n not in chosen) for n in start)
-
-
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(
-    ("network", "config", "terms"), some(["logistic", "mlp", "mlp, two layers"], CONFIGS, [(), (Pull(),)], of=4)
-)
-def test_a_bias_may_be_held_where_gradients_are_written_out(
-    network: str, config: str, terms: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The head's bias is used and stays as it is; plain SGD, which adds gradients straight to the rest, included."""
-    task, dtype = task_of(network), torch.float64
-    data, start = device_data(dtype), start_of(task, dtype)
-    trainable = tuple(n for n in task.layout.trainable if n != "head.bias")
-    job = Sgd(
-        start, dataclasses.replace(CONFIGS[config], trainable=trainable), terms, {"anchor": start_of(task, dtype)}
-    )
-    trainer = LocalTrainer(task, data, dtype=dtype)
-    assert start["head.bias"].abs().max() > 0
-    expected = by_hand(task, data, 0, job, Key(0), dtype)
-    monkeypatch.setattr(trainer, "_objective", None)  # autograd's way is barred
-    fitted = trainer.fit(me(task, data, 0), job, Key(0))
-    close(fitted.params, expected, dtype)
-    assert torch.equal(fitted.params["head.bias"], start["head.bias"])
 
 
 @pytest.mark.parametrize("through_onednn", [False, True])

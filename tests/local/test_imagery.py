@@ -2,26 +2,20 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from toy_prior import Toy, clients, images, toy
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.data import checked, sources
-from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.local.data import DeviceData
 from unskew.local.executor import StepJob
 from unskew.local.imagery import TaskImagery
-from unskew.local.sequential import server_device
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import SERVER_ID, Examples, Me, Sgd, SgdConfig, Step, fit, run
+from unskew.protocol import Examples, Me, Sgd, SgdConfig, Step
 from unskew.runtime.in_process import Simulator
 
 LOCAL = SgdConfig(0.1, local_epochs=2, batch_size=5)
@@ -52,36 +46,6 @@ def test_images_of_another_size_and_colour_come_back_in_their_own() -> None:
     assert made.changes == "images of 3 x 8 x 8 are made grey and resized, to 1 x 4 x 4"
     assert made.encode(torch.rand(5, 3, 8, 8)).shape == (5, 1, 4, 4)
     assert made.sample(torch.zeros(2, 16), 3, Key(0)).shape == (2, 3, 3, 8, 8)
-
-
-def test_images_that_several_clients_ask_for_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    real = Toy.sample
-    monkeypatch.setattr(Toy, "sample", lambda self, v, *rest: made.append(len(v)) or real(self, v, *rest))
-    large, small = (imagery.of("toy", torch.device("cpu"), shape, None) for shape in ((3, 8, 8), (1, 4, 4)))
-    v = torch.rand(2, 16, generator=Key(3).generator())
-    first, again = large.sample(v, 1, Key(0)), large.sample(v, 1, Key(0))
-    assert torch.equal(first, again)
-    assert len(made) == 1
-    assert small.sample(v, 1, Key(0)).shape[2:] == (1, 4, 4)
-    assert not torch.equal(large.sample(v, 1, Key(1)), first)
-    assert len(made) == 3
-
-
-def test_what_black_and_white_become_is_known_of_uint8_images() -> None:
-    """scikit-learn's digits end at 16: what is brightest there is white."""
-    data = sources.load("digits")
-    assert data.inputs.levels is not None
-    assert data.inputs.levels[0] == pytest.approx((float(data.x_train.min()), float(data.x_train.max())))
-    train = np.array([[[0, 255]], [[255, 0]]], dtype=np.uint8)
-    y = torch.tensor([0, 1])
-
-    def levels(x: Any) -> Any:
-        return checked("x", torch.from_numpy(x), y, torch.from_numpy(x), y).inputs.levels
-
-    assert levels(train)[0] == pytest.approx((-1.0, 1.0))
-    assert levels(train / 255.0) is None
-    assert levels(train * 0) is None
 
 
 # ---------------------------------------------------------------- examples that are not the client's own
@@ -158,32 +122,3 @@ def test_rows_say_how_often_an_example_is_met_and_its_augmentation_is_its_own() 
     given = Examples(x, torch.zeros(3, dtype=torch.int64), torch.tensor([0, 2, 2, 2]), watch)
     trainer.answer(population.me(0, 1, Key(0)), 0, Sgd(population.initial, LOCAL, examples=given))
     assert sorted(torch.cat(met)[:, 0, 0, 0].tolist()) == [0.0] * 2 + [2.0] * 6
-
-
-# ---------------------------------------------------------------- the server's own work
-def test_the_server_works_without_data_of_its_own() -> None:
-    population, trainer = clients()
-    work = server_device(trainer, Key(0), 1, 3, population.layout, population.initial)
-
-    def seen(local: object) -> tuple[int, int]:
-        return len(local.x), len(local.y)  # type: ignore[attr-defined]
-
-    def begin(me: Me) -> Step[object]:
-        assert (me.id, me.n) == (SERVER_ID, 0)
-        found = yield from run(seen)
-        fitted = yield Sgd(me.initial, LOCAL, examples=examples_of(trainer, 0))
-        return found, fitted.examples
-
-    assert work(begin) == ((0, 0), 46)
-    with pytest.raises(ProtocolError, match="the server has no data of its own to train on"):
-        work(lambda me: fit(me.initial, LOCAL))
-
-
-def test_domains_of_a_client_s_examples_reach_its_code() -> None:
-    population, trainer = clients()
-    me = population.me(3, 1, Key(0))
-    groups = trainer.local(me, 0).domains
-    assert groups is not None
-    assert groups.tolist() == [0] * 17 + [1] * 15
-    bare = DeviceData(trainer.device_data.x, trainer.device_data.y, trainer.device_data.train, trainer.device_data.val)
-    assert LocalTrainer(trainer.task, bare).local(me, 0).domains is None

@@ -14,7 +14,6 @@ from unskew.data.batches import num_steps
 from unskew.keys import Key
 from unskew.local.data import DeviceData
 from unskew.local.sequential import Sequential
-from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Exponential, Fitted, Scheduler, Sgd, SgdConfig
 from unskew.runtime.in_process import Population, Simulator
@@ -104,12 +103,6 @@ def test_schedulers_of_torch_give_torchs_rates(optimizer: Any) -> None:
     assert all(torch.equal(one.params[n], two.params[n]) for n in one.params)
 
 
-@pytest.mark.parametrize(("name", "why"), [("Foo", "no attribute 'Foo'"), ("ReduceLROnPlateau", "'metrics'")])
-def test_a_scheduler_that_there_is_not_or_that_needs_a_metric_is_refused(name: str, why: str) -> None:
-    with pytest.raises(us.ConfigError, match=rf"torch\.optim\.lr_scheduler\.{name} has no step 2: .*{why}"):
-        Scheduler(name)
-
-
 class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool | None) -> None:
         super().__init__()
@@ -147,14 +140,3 @@ def test_embeddings_with_a_largest_norm_are_trained_and_evaluated_without_changi
     assert all(torch.equal(before[n], t) for n, t in state.params.items())
     state, _ = sim.round(state, 1)
     assert not torch.equal(before["embedding.weight"], state.params["embedding.weight"])
-
-
-@pytest.mark.parametrize("own", [{"at_once": 3}, {"step_schedule": Exponential(0.9)}])
-def test_what_cannot_be_stacked_is_trained_one_by_one_and_said(own: dict[str, Any]) -> None:
-    config = dataclasses.replace(CONFIG, **own)
-    population, trainer = clients(perceptron)
-    stacked = Stacked(trainer)
-    here, there = (Simulator(us.FedAvg(config), population, e) for e in (Sequential(trainer), stacked))
-    one, two = (sim.round(sim.start(), 1)[0].params for sim in (here, there))
-    assert all(torch.equal(one[n], two[n]) for n in one)
-    assert any(f"one client at a time: local.{next(iter(own))} is" in note for note in stacked.notes)

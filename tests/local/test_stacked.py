@@ -1,8 +1,8 @@
 """Clients trained side by side end where they would have ended one after the other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -284,14 +284,6 @@ def test_a_network_that_cannot_be_stacked_is_trained_alone_and_says_why(network:
     assert len(stacked.notes) == 1
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 4])
-@pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
-def test_how_many_fit_side_by_side_plays_no_part(network: str, chunk: int) -> None:
-    task, data = task_of(network), device_data(sizes=(16,) * len(SIZES))
-    one, many = both(task, data, training(CONFIGS["everything"]), everybody(task), chunk=chunk)
-    assert_same(one, many)
-
-
 @pytest.mark.parametrize("buffers", ["update", "freeze"])
 @pytest.mark.parametrize("part", ["head", "body", "norm"])
 @pytest.mark.parametrize("own", [True, False])
@@ -330,12 +322,6 @@ class Pull:
 
 
 @dataclass(frozen=True)
-class Constant:
-    def __call__(self, params: Params, aux: Any) -> Tensor:
-        return torch.zeros(())
-
-
-@dataclass(frozen=True)
 class Near:
     """Features near those of a reference model; says if it was shown padding as examples."""
 
@@ -363,20 +349,6 @@ class Toward:
         known: Prototypes = aux["known"][0]
         each = (batch.features - known.of_class[batch.y]).square().sum(1)
         return known.weight * aux["scale"] * (each * batch.mask).sum() / batch.mask.sum()
-
-
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("network", ["mlp", "cnn", "cnn, batch norm"])
-def test_terms_on_parameters_pull_together_as_alone(network: str, own: bool) -> None:
-    task, data = task_of(network), device_data(sizes=(13,) * len(SIZES))
-    anchors = {c: start_of(task, c) if own else None for c in range(len(SIZES))}
-    common = start_of(task, 9)
-
-    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
-        return (yield from fit(msg, CONFIGS["momentum"], Pull(), Constant(), anchor=anchors[me.id] or common)).params
-
-    one, many = both(task, data, step, everybody(task))
-    assert_same(one, many)
 
 
 @pytest.mark.parametrize(("network", "own"), [("mlp", True), ("mlp", False), ("cnn, group norm", True)])
@@ -470,61 +442,6 @@ def test_a_fold_is_given_each_clients_own_examples(network: str, part: Literal["
     assert_same(one, many)
 
 
-@dataclass(frozen=True)
-class OfLoss:
-    """The batch's mean loss over again, whose gradient doubles the step."""
-
-    sees: ClassVar[Literal["features"]] = "features"
-
-    def __call__(self, params: Params, aux: Mapping[str, Any], batch: Batch) -> Tensor:
-        return (batch.loss * batch.mask).sum() / batch.mask.sum()
-
-
-def test_a_batchs_loss_has_the_weights_of_its_classes() -> None:
-    """F_k of a fold and of a term is what is minimised: mean w_y l, and a term that repeats it doubles the gradient."""
-    task, data = task_of("mlp"), device_data()
-    weights = torch.tensor([0.5, 1.0, 4.0, 2.0], dtype=torch.float64)[data.y % CLASSES]
-    data, start = replace(data, weights=weights), start_of(task)
-
-    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
-        return (yield from fold(lambda carry, batch: carry + (batch.loss * batch.mask).sum(), msg, 0.0))
-
-    for done in both(task, data, step, everybody(task, own=False)):
-        for c, answer in done.items():
-            logits = LocalTrainer(task, data, dtype=torch.float64).refer(data.x[data.train[c]], start)[1]
-            each = torch.nn.functional.cross_entropy(logits, data.y[data.train[c]], reduction="none")
-            torch.testing.assert_close(answer.value, (each * weights[data.train[c]]).sum())
-    once, doubled = SgdConfig(lr=0.2, local_steps=1, batch_size=6), SgdConfig(lr=0.1, local_steps=1, batch_size=6)
-    for plain, twice in zip(
-        both(task, data, training(once), everybody(task, own=False)),
-        both(task, data, training(doubled, OfLoss()), everybody(task, own=False)),
-        strict=True,
-    ):
-        for c in plain:
-            for n, t in plain[c].value[0].items():
-                torch.testing.assert_close(twice[c].value[0][n], t, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("batchwise", "sizes"), [(False, (10, 10, 10, 7)), (True, (37,))])
-def test_a_fold_over_much_data_comes_in_the_same_pieces(
-    batchwise: bool, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loss that compares examples, as Cox's does, is of all of a client's: in pieces it would be another function."""
-    monkeypatch.setattr(Task, "batchwise", property(lambda self: batchwise))
-    monkeypatch.setattr(LocalTrainer, "CHUNK", 10)
-    task, data = task_of("mlp"), device_data()
-
-    def pieces(carry: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
-        return (*carry, len(batch.y))
-
-    def step(me: Me, msg: Params, memory: None) -> Iterator[Any]:
-        return (yield from fold(pieces, msg, ()))
-
-    one, many = both(task, data, step, everybody(task))
-    assert [d.value for d in one.values()] == [d.value for d in many.values()]
-    assert many[0].value == sizes
-
-
 @pytest.mark.parametrize("network", ["mlp", "cnn, batch norm", "recurrent", "svm"])
 def test_models_are_evaluated_together_as_alone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalTrainer, "CHUNK", 16)
@@ -587,7 +504,6 @@ def test_a_clients_dropout_is_its_own_whoever_is_beside_it(network: str) -> None
     assert sequential[0].losses[0] == pytest.approx(found[0][0].losses[0], rel=0.5)
 
 
-# ---------------------------------------------------------------- what is known of a network
 # ---------------------------------------------------------------- captured steps
 class Again:
     """In place of a CUDA graph: does once more what would have been captured."""
@@ -644,43 +560,7 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 
 
 # ---------------------------------------------------------------- on a device
-def on_device(cpu: DeviceData, augment: Any = None) -> DeviceData:
-    train, val = (tuple(r.cuda() for r in part) for part in (cpu.train, cpu.val))
-    return DeviceData(cpu.x.cuda(), cpu.y.cuda(), train, val, augment)
 
 
 def moved(params: Params, device: str) -> Params:
     return {n: t.to(device) for n, t in params.items()}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("form", [None, "vmap", "streams"])
-@pytest.mark.parametrize("augment", [None, crop_and_flip])
-@pytest.mark.parametrize("network", ["logistic", "mlp", "cnn", "cnn, batch norm", "cnn, group norm", "contrast"])
-def test_on_a_device_clients_end_where_they_end_alone(network: str, augment: Any, form: Form | None) -> None:
-    task, data = task_of(network), on_device(device_data(), augment)
-    trainer = LocalTrainer(task, data, "cuda", torch.float64)
-    stacked = Stacked(trainer, form=form)
-    for seed, config in enumerate(["momentum", "everything", "adamw", "steps", "momentum"]):
-        messages = {c: moved(start_of(task, seed + c), "cuda") for c in range(len(SIZES))}
-        step = training(CONFIGS[config], Pull(), anchor=messages[0])
-        one = dict(Sequential(trainer).complete(work(task, data, step, messages)))
-        assert_same(one, dict(stacked.complete(work(task, data, step, messages))), rtol=1e-6)
-    assert stacked.notes == ()
-    assert any(rows._graphs for rows in stacked._fitter._kept.values())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("executor", [Sequential, Stacked])
-@pytest.mark.parametrize("network", [*TOGETHER, "svm", "recurrent"])
-def test_on_a_device_clients_end_where_they_end_on_a_cpu(network: str, executor: type[Sequential | Stacked]) -> None:
-    task, cpu = task_of(network), device_data()
-    data, here = on_device(cpu), Sequential(LocalTrainer(task, cpu, dtype=torch.float64))
-    there = executor(LocalTrainer(task, data, "cuda", torch.float64))
-    for config in ("momentum", "everything", "adamw", "momentum"):
-        step, messages = training(CONFIGS[config]), everybody(task)
-        found = dict(there.complete(work(task, data, step, {c: moved(m, "cuda") for c, m in messages.items()})))
-        back = {c: replace(r, value=(moved(r.value[0], "cpu"), *r.value[1:])) for c, r in found.items()}
-        assert_same(dict(here.complete(work(task, cpu, step, messages))), back, rtol=1e-6)

@@ -74,28 +74,6 @@ def test_a_gradient_that_is_not_that_of_the_terms_value_is_refused() -> None:
         accuracy("sequential", "mlp", (Shrinks(5.0),))
 
 
-@dataclass(frozen=True)
-class Corrects:
-    """The product of the parameters and `c`, zero in round 1, with the gradient's sign turned."""
-
-    c: float
-
-    def __call__(self, params: Params, aux: Any) -> torch.Tensor:
-        return aux["c"] * torch.stack([w.sum() for w in params.values()]).sum()
-
-    def gradient(self, params: Params, aux: Any) -> Params:
-        return {name: torch.full_like(w, -float(aux["c"])) for name, w in params.items()}
-
-
-def test_a_gradient_that_is_zero_at_first_is_looked_at_again() -> None:
-    """So are SCAFFOLD's corrections in round 1."""
-    params = {"w": torch.ones(3)}
-    assert not check_gradient(Corrects(1.0), params, {"c": 0.0})
-    with pytest.raises(ProtocolError, match="the gradient of the loss term Corrects is not that of its value"):
-        check_gradient(Corrects(1.0), params, {"c": 0.1})
-    assert check_gradient(Shrinks(1.0), params, {})
-
-
 # ---------------------------------------------------------------- terms that change nothing
 @dataclass(frozen=True)
 class Detached:
@@ -126,28 +104,6 @@ def test_a_term_that_does_not_depend_on_the_parameters_is_refused(executor: str,
 
 
 # ---------------------------------------------------------------- terms that see padding
-@dataclass(frozen=True)
-class Unmasked:
-    """The mean of the squared features."""
-
-    sees: Literal["features"] = "features"
-
-    def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
-        return batch.features.square().mean()
-
-
-@dataclass(frozen=True)
-class Masked:
-    sees: Literal["features"] = "features"
-
-    def __call__(self, params: Params, aux: Any, batch: Batch) -> torch.Tensor:
-        return (batch.features.square().mean(1) * batch.mask).sum() / batch.mask.sum()
-
-
-def test_a_term_that_takes_padding_for_examples_is_found_by_check_method() -> None:
-    us.check_method(us.FedAvg(terms=(Masked(),)))
-    with pytest.raises(ProtocolError, match=r"clients that train together, .* examples weighted by batch\.mask"):
-        us.check_method(us.FedAvg(terms=(Unmasked(),)))
 
 
 @dataclass(frozen=True)

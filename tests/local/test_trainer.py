@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
+from unskew.errors import DivergedError
 from unskew.keys import Key
 from unskew.local.data import DeviceData
-from unskew.local.executor import StepJob
 from unskew.local.trainer import LocalTrainer
 from unskew.models import build
 from unskew.protocol import Batch, Fold, Me, Run, Sgd, SgdConfig
@@ -136,9 +135,6 @@ CONFIGS = {
 
 
 # ---------------------------------------------------------------- Sgd against a plain loop
-def work(who: Me, step: Any) -> StepJob:
-    """A step that has begun already, as an executor takes it."""
-    return StepJob("step", lambda *_: step, who, None, None)
 
 
 def test_bfloat16_rounds_what_goes_through_the_network_and_nothing_else() -> None:
@@ -181,162 +177,6 @@ def test_a_fit_leaves_its_inputs_the_data_and_the_global_generator_alone(network
     trainer.fit(me(task, 2), Sgd(first.params, CONFIGS["plain"]), Key(2))
     assert_bits(first.params, kept)  # the workspace's memory is not handed out
     assert all(not t.requires_grad and type(t) is Tensor for t in first.params.values())
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_fit_does_not_depend_on_what_was_fitted_before(network: str) -> None:
-    task, data = make(network), device_data()
-    start, config = start_of(task), CONFIGS["everything"]
-    fresh = LocalTrainer(task, data).fit(me(task), Sgd(start, config), Key(1))
-    used = LocalTrainer(task, data)
-    for client in (2, 1, 4):
-        used.fit(me(task, client), Sgd(start_of(task, seed=client), config), Key(client))
-        used.fit(me(task, client), Sgd(start, replace(config, trainable=("head",), buffers="freeze")), Key(8))
-    again = used.fit(me(task), Sgd(start, config), Key(1))
-    assert_bits(fresh.params, again.params)
-    assert (fresh.loss, fresh.steps) == (again.loss, again.steps)
-
-
-# ---------------------------------------------------------------- training only a part
-def test_recurrent_weights_stay_where_training_looks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CUDA device an LSTM gives its weights other memory in its first pass, so that no step reached them."""
-
-    def elsewhere(layer: nn.LSTM) -> None:
-        for weight in layer.parameters():
-            weight.data = weight.detach().clone()
-
-    task = make("recurrent")
-    job = Sgd(start_of(task), SgdConfig(0.1, batch_size=8))
-    expected = LocalTrainer(task, device_data()).answer(me(task), 0, job)
-    monkeypatch.setattr(nn.LSTM, "flatten_parameters", elsewhere)
-    found = LocalTrainer(task, device_data()).answer(me(task), 0, job)
-    assert_bits(expected.params, found.params)
-    name = next(n for n in task.layout.trainable if n.endswith("weight_hh_l0"))
-    assert not torch.equal(found.params[name], job.start[name])
-
-
-class Normalised(nn.Module):
-    """Normalises its head's weight by giving it other memory, or in place of it another."""
-
-    def __init__(self, other: bool) -> None:
-        super().__init__()
-        self.head, self.other = nn.Linear(36, CLASSES), other
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = torch.nn.functional.normalize(self.head.weight.data)
-        if self.other:
-            self.head.weight = nn.Parameter(weight)
-        else:
-            self.head.weight.data = weight
-        out: Tensor = self.head(x.flatten(1))
-        return out
-
-
-@pytest.mark.parametrize("other", [True, False])
-def test_a_network_that_moves_a_parameter_is_refused_as_its_training_would_be_lost(other: bool) -> None:
-    task = make_task(lambda: Normalised(other), CLASSES)
-    with pytest.raises(ConfigError, match=r"replaces its parameter head\.weight .* what it learns is lost"):
-        LocalTrainer(task, device_data()).answer(me(task), 0, Sgd(start_of(task), SgdConfig(0.1)))
-
-
-# ---------------------------------------------------------------- small clients
-def test_a_single_example_trains_a_network_without_batch_norm_and_is_refused_with_it() -> None:
-    config = SgdConfig(local_epochs=3)
-    task, data = make("group_norm"), device_data()
-    fitted = LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
-    assert fitted.steps == 3
-    assert not torch.equal(fitted.params["3.weight"], start_of(task)["3.weight"])
-    task = make("batch_norm")
-    with pytest.raises(DataError, match="1 training examples, a batch needs at least 2"):
-        LocalTrainer(task, data).fit(me(task, 3), Sgd(start_of(task), config), Key(0))
-
-
-# ---------------------------------------------------------------- models of another form
-FORMS: list[tuple[str, Callable[[Params], Params], str]] = [
-    *(
-        (n, lambda model, n=n: {k: t for k, t in model.items() if k != n}, rf"model lacks .*{n}")
-        for n in ("0.weight", "1.running_mean", "6.bias")
-    ),
-    ("rounded", lambda model: {n: t.double() for n, t in model.items()}, r"must be torch.float32 .* new\.to\(old\)"),
-    (
-        "repeated",
-        lambda model: {**model, "6.bias": model["6.bias"][:1]},
-        r"6\.bias .* \(3,\), got torch.float32 \(1,\)$",
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "text"), [form[1:] for form in FORMS], ids=[form[0] for form in FORMS])
-def test_a_model_of_another_form_is_refused_wherever_it_is_used(change: Callable[[Params], Params], text: str) -> None:
-    """A reference network has values in place of what is missing, and loading one number for three repeats it."""
-    task, data = make("batch_norm"), device_data(val=3)
-    trainer, who = LocalTrainer(task, data), me(task)
-    part = change(start_of(task))
-    uses: list[Callable[[], Any]] = [
-        lambda: trainer.fit(who, Sgd(part, SgdConfig()), Key(0)),
-        lambda: trainer.fold(who, Fold(lambda carry, batch: carry, part, 0)),
-        lambda: trainer.evaluate_on(part, data.x, data.y),
-        lambda: trainer.answer(who, 0, Run(lambda local: local.forward(part, data.x))),
-        lambda: trainer.answer(who, 0, Run(lambda local: local.gradient(part))),
-    ]
-    for use in uses:
-        with pytest.raises(ProtocolError, match=text):
-            use()
-
-
-# ---------------------------------------------------------------- augmentation
-@dataclass(frozen=True)
-class Spy:
-    """Negates what it is given, in place, and counts."""
-
-    seen: list[int]
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        self.seen.append(len(x))
-        return x.neg_()
-
-
-def test_augmentation_changes_training_batches_and_nothing_else() -> None:
-    spy = Spy([])
-    task, plain = make("linear"), device_data(val=4)
-    data = replace(plain, augment=spy)
-    x = data.x.clone()
-    trainer, reference, start = LocalTrainer(task, data), LocalTrainer(task, plain), start_of(task)
-    who = me(task, data=data)
-    gathered = trainer.fold(who, Fold(lambda carry, batch: [*carry, batch.x], start, []))
-    held_out = trainer.fold(who, Fold(lambda carry, batch: carry + len(batch.x), start, 0, part="val"))
-    trainer.evaluate_on(start, data.x, data.y)
-    trainer.answer(who, 0, Run(lambda local: local.gradient(start)))
-    assert spy.seen == []
-    assert held_out == 4
-    assert torch.equal(torch.cat(gathered), data.x[data.train[0]])
-    config = SgdConfig(batch_size=8, local_epochs=2)
-    changed = trainer.fit(who, Sgd(start, config), Key(0)).params
-    assert spy.seen == [8, 8, 7] * 2
-    assert torch.equal(data.x, x)
-    negated = LocalTrainer(task, replace(plain, x=-x)).fit(who, Sgd(start, config), Key(0)).params
-    assert_bits(changed, negated)
-    assert not torch.equal(changed["1.weight"], reference.fit(who, Sgd(start, config), Key(0)).params["1.weight"])
-
-
-def test_what_a_request_draws_has_an_address_that_it_can_choose() -> None:
-    """Equal draws meet equal batches and augmentation, whatever their number; by default the number is the address."""
-
-    def jitter(x: Tensor, generator: torch.Generator) -> Tensor:
-        return x + torch.randn(x.shape, generator=generator)
-
-    task, data = make("dropout"), device_data(augment=jitter)
-    config, start, who = SgdConfig(batch_size=4, local_steps=3), start_of(make("dropout")), me(task, data=data)
-    trainer = LocalTrainer(task, data)
-
-    def end(index: int, draw: int | str | None) -> Params:
-        params: Params = trainer.answer(who, index, Sgd(start, config, draw=draw)).params
-        return params
-
-    assert_bits(end(0, "D"), end(5, "D"))
-    assert_bits(end(2, None), end(7, 2))
-    ends = [end(0, draw)["1.weight"] for draw in ("D", "D'", 0, 1, "0")]
-    assert all(not torch.equal(a, b) for i, a in enumerate(ends) for b in ends[:i])
 
 
 # ---------------------------------------------------------------- terms

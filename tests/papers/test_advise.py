@@ -2,20 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import unskew as us
-from unskew import api, papers
-from unskew.decide.scores import Scores
-from unskew.papers import advise, toolkit
+from unskew import papers
+from unskew.papers import advise
 from unskew.papers.advise import RECIPES, Place, Situation
-from unskew.papers.toolkit import Draft, ReproductionRequest
 from unskew.run.cell import Observer
-from unskew.tasks.measure import ACCURACY
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -69,54 +64,3 @@ def test_wrong_answers_are_counted_and_kept_where_a_reproduction_stopped(
         assert {r.metric: r.seeds for r in result.rows if r.method == "shifted"}["wrong join"] == (0.0, 1.0)
     size = {"rounds": 2, "final_seeds": 3, "folds": 2}
     assert asked == [(name, seed, size) for seed in (100, 101) for name in ("alike", "shifted")]
-
-
-# ---------------------------------------------------------------- natural suites
-
-
-@pytest.mark.parametrize(
-    ("best", "verdict", "holds"),
-    [(0.905, "join", True), (0.95, "join", False), (0.95, "undecided", True)],
-)
-def test_a_choice_is_held_against_the_best_of_all(
-    best: float, verdict: str, holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The choice has 90 % of 10,000 rows at each of two sites under two seeds: a point is allowed, five are not."""
-
-    def scores(value: float) -> Any:
-        rows = (np.arange(10_000) < 10_000 * value).astype(float)
-        return Scores(dict.fromkeys(range(2), value), dict.fromkeys(range(2), (np.arange(len(rows)), rows)))
-
-    def advise_experiment(experiment: Any, **options: Any) -> Any:
-        check = SimpleNamespace(seeds=(1, 2), results={"FedAvg": (scores(0.9),) * 2})
-        return SimpleNamespace(
-            verdict=verdict, method=SimpleNamespace(label="FedAvg"), margin=0.01, check=check,
-            sites=SimpleNamespace(measure=ACCURACY),
-        )  # fmt: skip
-
-    values = {"FedAvg": 0.9, "Ditto": best}
-    monkeypatch.setattr(advise, "advise_experiment", advise_experiment)
-    monkeypatch.setattr(advise, "_played", lambda *_: {label: (scores(value),) * 2 for label, value in values.items()})
-    request = ReproductionRequest("advise/natural", "small", tmp_path, None, Observer(), {})
-    settings = toolkit.settings(request)
-    settings["methods"] = {"FedAvg": {"name": "fedavg"}, "Ditto": {"name": "ditto"}}
-    settings["suites"] = {"heart": settings["suites"]["heart"]}
-    monkeypatch.setattr(Draft, "of", lambda request: Draft(request, settings))
-    result = advise.natural(request)
-    assert [c.holds for c in result.claims] == [holds, holds]
-    assert f"best: Ditto {100 * best:.1f} %" in result.claims[1].evidence
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_methods_are_compared_at_their_best_rates_and_one_that_diverges_is_left_out(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    sites = {f"site {k}": p.rows(draw, "classification") for k, p in enumerate(advise.alike(draw))}
-    local = us.SgdConfig(lr=0.1, batch_size=16)
-    methods = {"FedAvg": us.FedAvg(local=local), "wild": us.FedProx(mu=0.3, local=us.SgdConfig(lr=1e38))}
-    experiment, inputs = api.described(methods, {"rounds": 2}, data=sites, model="logistic")
-    of = advise.sites_of(experiment, inputs)
-    plan = advise._at_best_rates(of, experiment.methods, (7, 8))
-    assert {label: len(scores) for label, scores in advise._played(of, plan, tmp_path / "x.sqlite").items()} == {
-        "FedAvg": 2
-    }
-    assert advise._played(of, advise._under_seeds(of, experiment.methods, (7,))).keys() == {"FedAvg"}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from unskew.errors import ConfigError, DataError, RunError
+from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
-from unskew.papers import campaign, toolkit
+from unskew.papers import campaign
 from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
 from unskew.run import decide
 from unskew.run.cell import Cell, Observer
@@ -172,23 +172,6 @@ def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
 
 
-def test_with_little_time_the_claim_of_most_value_a_minute_goes_first_and_what_would_not_end_waits(
-    done: tuple[Campaign, Path, int], tmp_path: Path
-) -> None:
-    """An arm is said to take a minute; in half of one nothing begins, in five the second claim goes first.
-
-    Once arms have run they count as long as they took, which is a second or less, so that all is decided.
-    """
-    dear = TWO.replace("within = 0.1\n", "within = 0.1\nminutes = 1\n") + "minutes = 1\nvalue = 2\n"
-    two, none, some = loaded(tmp_path, dear), Count(), []
-    campaign.run(two, tmp_path / "out", none, say=some.append, minutes=0.5)
-    assert none.rounds == 0
-    assert ["[open] a millionth" in some[0], "[open] a term" in some[1]] == [True, True]
-    campaign.run(two, tmp_path / "out", Observer(), say=some.append, minutes=5.0)
-    assert "[does not hold] a millionth" in some[2]
-    assert differences(tmp_path / "out") == differences(done[1])
-
-
 def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> None:
     text = TWO.replace("lr = 1e-6", "lr = 1e30").replace(
         'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
@@ -200,44 +183,6 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
     count = Count()
     campaign.run(two, tmp_path / "out", count, say=silent)
     assert count.rounds == 0
-
-
-def test_results_are_kept_as_pages_with_both_headlines(done: tuple[Campaign, Path, int]) -> None:
-    (result,) = campaign.results(done[0], known(done[1]))
-    assert result.name == "campaign/two"
-    assert [c.holds for c in result.claims] == [True, False]
-    assert {(r.method, r.metric) for r in result.rows} == {
-        (m, f"global.accuracy{e}") for m in ("same", "fedavg", "slow") for e in ("", ".mean_last_fifth")
-    }
-    assert result.claims[1].evidence.endswith(f"over {len(result.seeds)} seeds; the interval excludes 0")
-
-
-def test_an_arm_at_a_paper_s_size_is_refused_with_part_of_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digits = toolkit.sources.load("digits", None)
-    monkeypatch.setattr(toolkit.sources, "load", lambda source, data_dir: digits)
-    shipped = campaign.load(campaign.SHIPPED["papers"], tmp_path)
-    with pytest.raises(DataError, match="needs all of cifar10, 50,000 training and 10,000 test examples, got 1,4"):
-        campaign.run(shipped, tmp_path / "out", Observer(), tmp_path, silent)
-    assert not list((tmp_path / "out").glob("arms/*"))
-
-
-# ---------------------------------------------------------------- addresses
-
-
-def test_an_arm_s_address_is_what_it_runs_and_nothing_else(tmp_path: Path) -> None:
-    def addresses(text: str = TWO) -> tuple[str, ...]:
-        return tuple(a.address for c in loaded(tmp_path, text).claims for a in c.arms)
-
-    same, fedavg, slow, again = addresses()
-    assert fedavg == again
-    assert len({same, fedavg, slow}) == 3
-    renamed = (
-        TWO.replace("slow", "slower").replace("[experiments.tiny]", "[experiments.small]").replace('"tiny"', '"small"')
-    )
-    assert addresses(renamed) == (same, fedavg, slow, again)
-    assert not set(addresses(TWO.replace("rounds = 2", "rounds = 3"))) & {same, fedavg, slow}
 
 
 # ---------------------------------------------------------------- the file
@@ -261,12 +206,3 @@ def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
         loaded(tmp_path, TWO.replace(old, new, 1) if old != 'above = "slow"' else TWO.replace(old, new))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_shipped_campaign_reads_and_has_the_headline_claims_at_their_size() -> None:
-    shipped = campaign.load(campaign.SHIPPED["papers"], Path("/nowhere"))
-    planned = shipped.claims
-    fedavg = next(c.arms[1] for c in planned if c.claim.below == "fedavg")
-    assert fedavg.experiment.rounds == 50
-    assert fedavg.experiment.methods[0].method.local.local_epochs == 5
-    assert {a.label for c in planned for a in c.arms} >= {"fedavg", "feddw", "feddw mu=0", "feddw mu=1", "feddw code"}

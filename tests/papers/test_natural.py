@@ -1,7 +1,5 @@
 """Reproductions on natural clients: FLamby's numbers, its model as two logits, and what the claims decide."""
 
-import importlib.util
-import os
 import statistics
 import warnings
 from pathlib import Path
@@ -14,9 +12,6 @@ from unskew.errors import DataWarning
 from unskew.papers import natural
 from unskew.record.reader import part_of
 from unskew.run.cell import Observer
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-IMDB = Path(os.environ.get("UNSKEW_DATA", SHARED)) / "imdb" / "imdb.json.xz"
 
 
 def test_means_agree_if_the_interval_of_their_difference_has_zero_in_it() -> None:
@@ -72,24 +67,3 @@ def test_a_suite_runs_as_it_is_described(tmp_path: Path) -> None:
     card, tested = part_of(tmp_path / "out", "test")
     assert len(card["unseen"]["client_names"]) == 6
     assert set(tested.sizes.tolist()) == {6}
-
-
-@pytest.mark.seconds
-@pytest.mark.skipif(not IMDB.is_file(), reason="needs the data of ../shared, or UNSKEW_DATA")
-@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra [peft] is not installed")
-@pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")
-def test_films_send_adapters_or_everything(tmp_path: Path) -> None:
-    """One round of two films: whole models are many times larger, halves of adapters near half, and alone is free."""
-    changes = {
-        "films": 4,
-        "public": 64,
-        "experiment": {"seeds": [0, 1], "rounds": 1, "eval_every": 1, "clients_per_round": 2},
-        "alone": {"rounds": 1, "eval_every": 1},
-    }
-    result = papers.reproduce("natural/imdb_films", "small", tmp_path, IMDB.parents[1], Observer(), changes)
-    sent = {r.method: r.ours for r in result.rows if r.metric == "kB a round"}
-    assert sent["FedAvg"] > 30 * sent["FedAvg of adapters"]
-    for half in ("FFA-LoRA", "FedSA-LoRA"):
-        assert 0.45 < sent[half] / sent["FedAvg of adapters"] < 0.6
-    assert sent["alone"] == 0
-    assert len(result.claims) == 4

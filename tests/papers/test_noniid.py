@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from unskew.data.split import FromManifest
-from unskew.experiment import config
 from unskew.papers import noniid
 from unskew.papers.toolkit import Draft, ReproductionRequest
 from unskew.run.cell import Observer
@@ -75,23 +73,3 @@ def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monk
     assert result.seeds == (1, 2)
     assert {r.method: sum(r.seeds) for r in result.rows if r.metric == "rank"}.keys() == {"fedavg", "ditto"}
     assert [c.text for c in result.claims] == ["tuned, no method ends below fedavg on clients' own test examples"]
-
-
-@pytest.mark.seconds
-def test_twelve_methods_are_tuned_and_compared_on_rows_that_no_trial_has_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
-    monkeypatch.setattr(noniid, "TWELVE", {"fedavg": {}, "ditto": {}})
-    changes = {"trials": 2, "until": {"until": 50.0, "most": 2, "least": 2}, "draw": None}
-    quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
-    request = ReproductionRequest(
-        "noniid/tuned_fashion_mnist", "small", tmp_path, None, Observer(), {**changes, "experiment": quick}
-    )
-    result = noniid.tuned_fashion_mnist(request)
-    assert result.seeds == (1, 2)
-    assert {r.method for r in result.rows if r.metric == "local.lr"} == {"fedavg", "ditto"}
-    assert [c.text for c in result.claims] == ["ditto, tuned, ends above fedavg, tuned"]
-    division = config.load(tmp_path / "compared" / "config.toml").split
-    assert isinstance(division, FromManifest)
-    assert division.path == str(tmp_path / "tuning" / "clients.json")

@@ -6,7 +6,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.papers import keep, overview
-from unskew.papers.claims import Claim, decide
+from unskew.papers.claims import Claim
 from unskew.papers.result import Result, over_seeds
 
 
@@ -27,19 +27,6 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     )
     own = (tmp_path / "feddw" / "README.md").read_text("utf-8")
     assert "| [feddw/mu](mu/small/README.md) | reduced | 2 | 0 | 1 | 0 | 1 | 1 min 0 s |" in own
-
-
-def test_reasons_are_counted_and_one_that_fits_nothing_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "reasons.toml").write_text('["mine/one"]\n"c *" = "Proven by mine/two: the size"\n', "utf-8")
-    claims = Claim("c (1)", False, "-1"), Claim("c (2)", True, "+1"), Claim("e", False, "-2"), Claim("f", None, "")
-    level = decide("x ends above y", [-0.001, 0.0, 0.001], published=0.0937)
-    own = Claim("as published: x", False, "1 beside 2 %: the data; the size")
-    keep(result("mine/one", *claims, level, own), tmp_path)
-    text = (tmp_path / "README.md").read_text("utf-8")
-    assert "Of 4 claims that do not hold or are not as published, a reason is named for 2 and proven for 1." in text
-    assert "| reduced | 6 | 1 | 3 | 1 | 1 |" in text
-    with pytest.raises(RunError, match="mine/one has no claim that does not hold and fits 'c \\*'; remove it"):
-        keep(result("mine/one", Claim("c (1)", True, "+1")), tmp_path)
 
 
 HEADLINES = """
@@ -86,23 +73,6 @@ def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
     (tmp_path / "headlines.toml").write_text(HEADLINES.replace("ours = true", 'ours = "papr"'), "utf-8")
     with pytest.raises(RunError, match=r"headlines\.1\.ours must be"):
         overview.pages(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("differences", "verdict"),
-    [
-        ([0.01, 0.02, 0.03], "less than published"),  # 2 ± 2.48 points, 9.37 published
-        ([0.08, 0.09, 0.10], "holds"),
-        ([0.05, 0.10, -0.02], "undecided"),
-    ],
-)
-def test_a_headline_about_an_amount_fails_with_it(differences: list[float], verdict: str, tmp_path: Path) -> None:
-    more = 'paper = "M"\nsays = "+9.37"\nreproduction = "mine/one"\nclaim = "*"\namount = true\nreason = "the size"\n'
-    (tmp_path / "headlines.toml").write_text(f"[[headlines]]\n{more}", "utf-8")
-    keep(result("mine/one", decide("x", differences, published=0.0937)), tmp_path)
-    text = (tmp_path / "README.md").read_text("utf-8")
-    assert f"| {verdict} | " in text
-    assert "* **+9.37** the size\n" in (tmp_path / "mine" / "README.md").read_text("utf-8")
 
 
 def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """What is kept of a result is whole and replaced; its page and its figure say what they show."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
 from unskew.papers.claims import Claim
-from unskew.papers.result import Result, Row, keep, plot
+from unskew.papers.result import Result, Row, keep
 from unskew.report.page import html
 from unskew.report.stats import Curve
 
@@ -17,7 +16,6 @@ ROWS = (
 )
 CLAIMS = (Claim("p", True, "e"), Claim("q", False, "f"), Claim("r", None, "g"))
 CURVE = Curve((0.0, 1.0), (10.0, 80.0), (9.0, 79.0), (11.0, 81.0), 2)
-AXES = ("round", "accuracy, %")
 
 
 def example(curves: bool = True, seconds: float = 1.5) -> Result:
@@ -46,33 +44,6 @@ def test_json_is_as_it_was_decided() -> None:
             {"text": "r", "holds": "undecided", "evidence": "g"},
         ],
     }  # fmt: skip
-
-
-def test_a_row_without_a_value_says_why_in_the_table_and_in_json(tmp_path: Path) -> None:
-    note = "diverged in seed 1, round 3"
-    lost = Row("moon", "iid, 2 clients", "global.accuracy", 0.9, None, None, "seeds", (), note)
-    result = replace(example(), rows=(*ROWS, lost))
-    rows = result.to_json()["rows"]
-    assert rows[2] == {
-        "method": "moon", "setting": "iid, 2 clients", "metric": "global.accuracy", "paper": 0.9, "ours": None,
-        "std": None, "spread_over": "seeds", "seeds": (), "note": note,
-    }  # fmt: skip
-    assert all("note" not in row for row in rows[:2])
-    folder = keep(result, tmp_path)
-    assert "| moon | diverged in seed 1, round 3 (90.00) |" in (folder / "README.md").read_text()
-    assert json.loads((folder / "result.json").read_text())["rows"][2]["note"] == note
-
-
-def test_the_plot_is_svg_that_names_its_curves_and_is_the_same_twice() -> None:
-    labelled = {"fedavg": CURVE, "a <b> & [/c]": Curve((0.0, 1.0), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0), 2)}
-    drawn = plot("area/name", "small", labelled, AXES)
-    root = ElementTree.fromstring(drawn)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    text = "".join(root.itertext())
-    assert "fedavg" in text
-    assert "a <b> & [/c]" in text
-    assert "area/name (small)" in text
-    assert plot("area/name", "small", labelled, AXES) == drawn
 
 
 def test_a_result_is_a_page_and_markdown_beside_its_figures(tmp_path: Path) -> None:

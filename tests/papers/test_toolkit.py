@@ -1,17 +1,13 @@
 """Settings are laid over each other, tables are read as printed, runs are resumed and outlive a method."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from unskew import papers
 from unskew.errors import DataError
 from unskew.papers.toolkit import (
-    FOLDER,
-    SCALES,
     Draft,
     ReproductionRequest,
     drawn,
@@ -41,49 +37,13 @@ def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path)
     assert rounds("feddw/consistency", "small", experiment={"rounds": 2}) == 2
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", papers.TABLE)
-def test_every_page_and_every_axis_has_words(name: str, scale: str, tmp_path: Path) -> None:
-    table = settings(request(name, scale, tmp_path))
-    assert table["about"].strip()
-    assert table["title"] == papers.TABLE[name].about
-    assert len(table["axes"]) == 2
-    assert not {*SCALES, "reproductions"} & table.keys()
-
-
 def test_a_published_number_is_found_by_row_and_column_and_a_missing_one_is_missing() -> None:
     table = published("feddw-table1")
     assert table["fedavg"]["mnist, practical"] == 99.31
     assert "cifar10, pathological" not in table["perfedavg"]
 
 
-@pytest.mark.parametrize("file", sorted((FOLDER / "tables").glob("*.csv")), ids=lambda file: file.stem)
-def test_every_published_number_names_its_source_and_every_row_is_there_once(file: Path) -> None:
-    with file.open(encoding="utf-8", newline="") as f:
-        (source, _, *columns), *lines = csv.reader(f)
-    assert source == "source"
-    assert len(set(columns)) == len(columns) > 0
-    assert all(line[0].strip() for line in lines)
-    assert len({line[1] for line in lines}) == len(lines)
-    rows = published(file.stem)
-    assert list(rows) == [line[1] for line in lines]
-    assert all(rows.values())
-
-
 # ---------------------------------------------------------------- data
-def test_examples_are_drawn_once_and_apart_for_every_paper(tmp_path: Path) -> None:
-    def draw(name: str, folder: str) -> Path:
-        task = drawn(request(name, "small", tmp_path / folder), "digits", {"train": 300, "test": 100})
-        return Path(task["data"].removeprefix("npz:"))
-
-    first, second, other = draw("feddw/mu", "a"), draw("feddw/scale", "b"), draw("feddif/accuracy", "c")
-    assert first.read_bytes() == second.read_bytes() != other.read_bytes()
-    with np.load(first) as arrays:
-        assert (len(arrays["x_train"]), len(arrays["y_test"])) == (300, 100)
-    assert drawn(request("x/y", "small", tmp_path, tmp_path), "digits", None) == {
-        "data": "digits",
-        "data_dir": str(tmp_path.resolve()),
-    }
 
 
 def usps(folder: Path, train: int, test: int = 2_007) -> Path:
@@ -121,17 +81,3 @@ def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp
     assert (result.seeds, result.seconds) == ((2, 4), history.summary["seconds"])
     assert result.about.startswith("digits, Dirichlet alpha 0.1 by class, two seeds, 1 rounds. Accuracy is")
     assert draft["experiment"]["methods"]["fedprox"] == {"mu": 0.25}
-
-
-# ---------------------------------------------------------------- the table of reproductions
-
-
-def test_columns_whose_data_are_missing_are_left_out_and_named(tmp_path: Path) -> None:
-    draft = Draft.of(request("feddw/table1", "small", tmp_path, tmp_path))
-    digits = {"task": {"data": "digits"}, "draw": {"train": 20, "test": 10}}
-    draft.settings["grounds"] = {"here": digits, "gone": {"task": {"data": "mnist"}}}
-    draft.settings["grounds"]["gone"]["draw"] = {"train": 20}
-    assert list(draft.grounds(["gone", "here"])) == ["here"]
-    assert draft.request.notes[0].startswith("Not run on gone: mnist was not found")
-    with pytest.raises(DataError, match="mnist was not found"):
-        draft.grounds(["gone"])

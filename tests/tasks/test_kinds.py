@@ -16,8 +16,7 @@ from torch import Tensor
 
 import unskew as us
 from unskew.data import own
-from unskew.data.sources import load
-from unskew.errors import ConfigError, DataError, DataWarning
+from unskew.errors import ConfigError, DataWarning
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.run.setup import class_weights
@@ -329,43 +328,6 @@ def test_balanced_weights_of_a_client_are_those_of_its_own_labels() -> None:
     assert given.tolist() == [1, 1, 1, 9, 9, 9]
 
 
-@pytest.mark.parametrize("kind", ["binary", "classification"])
-def test_class_weights_find_the_rare_class(kind: str) -> None:
-    """The same in every executor; equal weights change nothing."""
-    data = (X, np.where(RISK > 1.5, 1, 0))
-
-    def recall(weights: Any, executor: str = "sequential") -> dict[str, float]:
-        task = us.TaskConfig(kind=kind, class_weights=weights)
-        return last(run(task, executor, data, evaluate=["global", "balanced_accuracy"], rounds=2))
-
-    plain, balanced = recall(None), recall("balanced")
-    assert balanced["global.balanced_accuracy"] > plain["global.balanced_accuracy"]
-    assert recall("balanced", "stacked") == pytest.approx(balanced, rel=1e-5)
-    assert recall((1.0, 1.0)) == pytest.approx(plain, rel=1e-5)
-
-
-# ---------------------------------------------------------------- what is refused, before any work
-BAD: dict[str, tuple[str | us.TaskConfig, Any, str]] = {
-    "nan": (
-        "regression",
-        (X, np.where(np.arange(120) == 7, np.nan, RISK)),
-        "the target of row 7 has no value",
-    ),
-    "negative time": ("survival", (X, np.stack([RISK, RISK > 0], 1)), r"has the time -.*, must be at least 0"),
-    "no event": ("survival", (X, np.stack([RISK**2, RISK * 0], 1)), "survival' needs an event, and none of 96"),
-    "token below": ("next_token", (TOKENS, TOKENS - 1), "has a token beyond 4"),
-    "counts": (us.TaskConfig(kind="regression", loss="poisson"), (X, RISK), "needs targets of at least 0, got -"),
-    "classes as numbers": ("regression", load("digits"), "learns numbers, and the targets of digits are classes"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_target_that_cannot_be_learned_is_refused_in_one_sentence(case: str) -> None:
-    kind, data, message = BAD[case]
-    with pytest.raises((ConfigError, DataError), match=message):
-        run(kind, data=data)
-
-
 # ---------------------------------------------------------------- from a file, and losses and metrics of one's own
 def worst_error(outputs: Array, y: Array) -> float:
     return -float(np.abs(outputs[:, 0] - y).max())
@@ -383,24 +345,6 @@ def test_losses_and_metrics_of_ones_own_are_functions(tmp_path: Path) -> None:
     errors = np.abs(predicted - dataset.y_test.numpy())
     assert last(history)["global.worst_error"] == pytest.approx(-errors.max(), rel=1e-5)
     assert last(history)["global.loss"] == pytest.approx((errors**1.5).mean(), rel=1e-4)
-
-
-def test_a_metric_that_changes_what_it_is_given_changes_no_other() -> None:
-    def clean(outputs: Array, y: Array) -> float:
-        return float(np.abs(outputs[:, 0] - y).mean())
-
-    def dirty(outputs: Array, y: Array) -> float:
-        y *= 0
-        outputs *= 0
-        return 1.0
-
-    def erase(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return outputs.mul_(0)[:, 0] + y.mul_(0)
-
-    erasing = us.Measure("erasing", "erasing", "lower", None, None, percent=False, each=erase)
-    alone = last(run("regression", evaluate=["global", clean, "mae"]))
-    beside = last(run("regression", evaluate=["global", erasing, dirty, clean, "mae"]))
-    assert {name: beside[name] for name in alone} == alone
 
 
 def test_calibration_is_the_same_in_any_order_of_rows_with_equal_scores() -> None:

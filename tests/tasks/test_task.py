@@ -170,36 +170,7 @@ def test_initial_values_follow_the_key_and_leave_the_global_generator_alone() ->
     assert not torch.equal(one["0.weight"], other["0.weight"])
 
 
-# ---------------------------------------------------------------- losses
-
-
 # ---------------------------------------------------------------- one forward pass before any work
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.fc(x), x
-
-
-@pytest.mark.parametrize(
-    ("build", "text"),
-    [
-        (
-            lambda: nn.Linear(4, 1),
-            r"Linear must return floating logits \(2, 3\) for 2 .*, got float32 \(2, 1\)",
-        ),
-        (lambda: nn.Linear(5, 3), r"Linear cannot take examples of shape \(4,\) and torch.float32: RuntimeError: "),
-        (Pair, r"Pair must return floating logits \(2, 3\) for 2 examples of shape \(4,\), got tuple"),
-        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"got float32 \(6, 1\)"),
-        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(3)), r"Sequential cannot take .*: IndexError: "),
-    ],
-)
-def test_a_network_that_does_not_fit_the_data_is_refused_in_a_sentence(build, text) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError, match=text) as caught:
-        check_network(make_task(build, 3), torch.zeros(2, 4))
-    assert "\n" not in str(caught.value)
 
 
 UNTRAINABLE = {
