@@ -46,7 +46,7 @@ settings.load_profile("unskew")
 
 # pytest's importlib mode puts no test folder on the path.  A child process shares the conformance suite's recipe, and
 # several folders write records by hand.
-sys.path[:0] = [str(Path(__file__).parent / name) for name in ("conformance", "record")]
+sys.path[:0] = [str(Path(__file__).parent / name) for name in ("conformance", "record", "report")]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,6 @@
 """Info is typed on both sides: what a method reports is written and read through one adapter, and drawn by its type."""
 
 import dataclasses
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from unskew import info, simulate
 from unskew.algorithms.fedavg import FedAvg
 from unskew.data.split import Dirichlet
 from unskew.errors import ProtocolError
-from unskew.info import TYPES, ClientGroups, Info, JudgedGroups, Privacy
+from unskew.info import ClientGroups, Info, Privacy
 from unskew.record.logs import rows as recorded
 from unskew.record.reader import info_of, read
 from unskew.report import write_report
@@ -32,22 +31,6 @@ class Budget:
 
 
 @dataclasses.dataclass(frozen=True)
-class Frugal(FedAvg):
-    """A third party's method."""
-
-    def info(self, state: Any) -> Any:
-        return Budget(0.5, ((0, 99),), {"server": "all", "clients": "nothing"})
-
-
-@dataclasses.dataclass(frozen=True)
-class Loose(FedAvg):
-    """A third party's method with a dictionary."""
-
-    def info(self, state: Any) -> Any:
-        return {"epsilon": 0.5, "groups": "none", "embeddings": 3, "starts": [], "warnings": 7}
-
-
-@dataclasses.dataclass(frozen=True)
 class Friendly(FedAvg):
     """A third party's method that reports a type of ours, and one of its own beside it."""
 
@@ -61,44 +44,6 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def run(tmp_path: Path, **methods: Any) -> Path:
     simulate(methods, rounds=1, split=Dirichlet(alpha=1.0, num_clients=4), out=tmp_path / "run")
     return tmp_path / "run"
-
-
-def titles(page: Path) -> list[str]:
-    return re.findall(r"<h2>(.*?)</h2>", page.read_text("utf-8"))
-
-
-def test_a_strangers_info_is_kept_and_gets_no_section_of_ours(tmp_path: Path) -> None:
-    folder = run(tmp_path, frugal=Frugal(), loose=Loose(), friendly=Friendly())
-    rows = {(r["method"], r["type"]): r["info"] for r in recorded(folder, "info")}
-    stranger = f"{__name__}:Budget"
-    assert set(rows) == {
-        ("frugal", stranger), ("loose", "dict"), ("friendly", "ClientGroups"), ("friendly", stranger),
-        *((method, "RecallByClass") for method in ("frugal", "loose", "friendly")),
-    }  # fmt: skip
-    assert rows["frugal", stranger]["groups"] == [[0, 99]]
-    record = read(folder)
-    assert record.reports(ClientGroups) == ("friendly",)
-    assert {m: types - TYPES.keys() for m, types in record.info.items()} == {
-        "frugal": {stranger}, "loose": {"dict"}, "friendly": {stranger}
-    }  # fmt: skip
-    said = [note for note in record.notes if "the budget is nearly spent" in note]
-    assert [("frugal" in note, "friendly" in note, "loose" in note) for note in said] == [(True, True, False)]
-    page = write_report(folder)
-    assert "Groups" in titles(page)
-    assert not {"Soft labels and class relations", "Embeddings and generated images", "Diffusion"} & set(titles(page))
-    text = page.read_text("utf-8")
-    assert "Who trained with whom under friendly" in text
-    assert "Who trained with whom under frugal" not in text
-
-
-def test_a_subtype_is_drawn_by_its_types_section_but_a_strangers_subclass_is_not() -> None:
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Mine(ClientGroups):
-        more: int = 0
-
-    assert info.row(JudgedGroups(groups=()))["type"] == "JudgedGroups"
-    assert issubclass(info.TYPES["JudgedGroups"], ClientGroups)
-    assert info.row(Mine(groups=()))["type"].endswith("Mine")
 
 
 @pytest.mark.parametrize("kind", info.TYPES.values(), ids=info.TYPES)

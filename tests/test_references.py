@@ -230,34 +230,3 @@ def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monk
     (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
     for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
         assert config.parse({"rounds": 1, "method": {"name": name}}).methods[0].name == name
-
-
-ITS_WRAPPED = """
-from dataclasses import dataclass
-
-from torch import Tensor
-
-import unskew as us
-from unskew.wrappers.base import Wrapped
-
-
-@dataclass(frozen=True)
-class Pull:
-    mu: float
-
-    def __call__(self, params: dict[str, Tensor], aux: dict) -> Tensor:
-        return self.mu / 2 * sum((w - aux["anchor"][n]).square().sum() for n, w in params.items())
-
-
-def pulled_scaffold(mu: float = 0.1) -> Wrapped:
-    return us.wrap(us.SCAFFOLD(), us.AddTerms((Pull(mu),)))
-"""
-
-
-def test_a_function_may_return_a_method_with_wrappers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the guide to own methods says."""
-    (tmp_path / "pulled_doc.py").write_text(ITS_WRAPPED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "pulled.toml").write_text('rounds = 1\n[method]\nname = "pulled_doc:pulled_scaffold"\nmu = 0.2\n')
-    (method,) = config.load(tmp_path / "pulled.toml", allow_code=True).methods
-    assert method.method.by.terms[0].mu == 0.2

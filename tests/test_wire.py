@@ -371,79 +371,52 @@ BODY = {"params": ["w", "b"], "n": 3, "loss": 0.5, "note": "x"}
 TENSORS = {"params/w": torch.arange(4.0), "params/b": torch.zeros(())}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"n": True},
-        {"n": 3.0},
-        {"n": "3"},
-        {"n": None},
-        {"n": [3]},
-        {"loss": True},
-        {"loss": "0.5"},
-        {"loss": 10**400},
-        {"note": 1},
-        {"note": ["x"]},
-        {"params": ["w"]},
-        {"params": ["w", "b", "b"]},
-        {"params": ["w", "c"]},
-        {"params": ["w", 1]},
-        {"params": {"w": None, "b": None}},
-        {"params": None},
-        {"params": [1, "w"]},
-        {"params": [True, "w"]},
-        {"note": "\ud800"},
-        {"params": [1, "w", 2]},
-        {"extra": 1},
-    ],
-)
-def test_a_record_that_is_not_of_its_type_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(WireError):
-        wire.decode(message(TENSORS, json.dumps({**BODY, **change})), Trained)
+@dataclass(frozen=True)
+class Nest:
+    inner: "Nest | None"
 
 
-def test_a_tensor_that_the_type_does_not_name_is_refused() -> None:
-    with pytest.raises(WireError, match="tensors its type does not name: params/more"):
-        wire.decode(message({**TENSORS, "params/more": torch.zeros(1)}, json.dumps(BODY)), Trained)
+@dataclass(frozen=True)
+class Share:
+    part: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.part <= 1:
+            raise ValueError("a share lies between 0 and 1")
 
 
-def test_metadata_that_the_codec_does_not_write_is_refused() -> None:
-    with pytest.raises(WireError, match="not a message"):
-        wire.decode(message(TENSORS, json.dumps(BODY), {"note": "smuggled"}), Trained)
+CHANGES: list[dict[str, Any]] = [
+    *({"n": n} for n in (True, 3.0, "3", None, [3])),
+    *({"loss": loss} for loss in (True, "0.5", 10**400)),
+    *({"note": note} for note in (1, ["x"], "\ud800")),
+    *({"params": names} for names in (["w"], ["w", "b", "b"], ["w", "c"], ["w", 1], {"w": None, "b": None}, None)),
+    *({"params": packed} for packed in ([1, "w"], [True, "w"], [1, "w", 2])),
+    {"extra": 1},
+]
+OTHERS = [int, float, str, bool, Tensor, bytes, Weights, tuple[int, ...], Held]
+KEYS = [(int, "1.5"), (int, "x"), (int, " 1"), (int, "1_0"), (int, "01"), (bool, "False"), (float, "1")]
+NO_BYTES = (torch.tensor([1.5, 2.0]), torch.zeros(2, 2, dtype=torch.uint8), torch.tensor([300]))
+HOSTILE: list[tuple[bytes, Any, str]] = [
+    *((message(TENSORS, json.dumps({**BODY, **change})), Trained, "") for change in CHANGES),
+    (message({**TENSORS, "params/more": torch.zeros(1)}, json.dumps(BODY)), Trained, "does not name: params/more"),
+    (message(TENSORS, json.dumps(BODY), {"note": "smuggled"}), Trained, "not a message"),
+    *((wire.encode(VALUE), of, "") for of in (*OTHERS, Other, None)),
+    *((b"", of, "") for of in (*OTHERS, Params)),
+    *((message({}, json.dumps({text: 1})), dict[key, int], "") for key, text in KEYS),  # type: ignore[valid-type]
+    *((message({"": wrong}, "null"), bytes, "") for wrong in NO_BYTES),
+    # One byte for a truth value: 2 would make a tensor that is neither true nor false.
+    (wire.encode({"m": torch.tensor([True, False])})[:-1] + b"\x02", dict[str, Tensor], "neither"),
+    (struct.pack("<Q", 2**62) + b"{}", Trained, ""),
+    *((message({}, '{"inner":' * depth + "null" + "}" * depth), Nest, "") for depth in (2_000, 200_000)),
+    (message({}, '{"part":2.0}'), Share, "Share at top refuses its values: a share lies between 0 and 1"),
+    (message({}, "1" + "0" * 400), float, "expected float"),
+]
 
 
-@pytest.mark.parametrize("of", [int, float, str, bool, Tensor, bytes, Weights, Other, tuple[int, ...], Held, None])
-def test_a_message_of_another_type_is_refused(of: Any) -> None:
-    with pytest.raises(WireError):
-        wire.decode(wire.encode(VALUE), of)
-
-
-@pytest.mark.parametrize("of", [int, float, str, bool, Tensor, bytes, Weights, tuple[int, ...], Held, Params])
-def test_no_bytes_are_no_value(of: Any) -> None:
-    with pytest.raises(WireError):
-        wire.decode(b"", of)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [(int, "1.5"), (int, "x"), (int, " 1"), (int, "1_0"), (int, "01"), (bool, "False"), (float, "1")]
-)
-def test_a_key_that_is_not_written_as_the_codec_writes_it_is_refused(key: type, text: str) -> None:
-    with pytest.raises(WireError):
-        wire.decode(message({}, json.dumps({text: 1})), dict[key, int])  # type: ignore[valid-type]
-
-
-def test_bytes_are_bytes_and_no_other_tensor() -> None:
-    for wrong in (torch.tensor([1.5, 2.0]), torch.zeros(2, 2, dtype=torch.uint8), torch.tensor([300])):
-        with pytest.raises(WireError):
-            wire.decode(message({"": wrong}, "null"), bytes)
-
-
-def test_a_truth_value_is_zero_or_one() -> None:
-    """One byte per value on the wire: 2 would make a tensor that is neither true nor false."""
-    good = wire.encode({"m": torch.tensor([True, False])})
-    assert good.endswith(b"\x01\x00")
-    with pytest.raises(WireError, match="neither"):
-        wire.decode(good[:-1] + b"\x02", dict[str, Tensor])
+@pytest.mark.parametrize(("data", "of", "text"), HOSTILE)
+def test_what_no_honest_sender_writes_is_refused(data: bytes, of: Any, text: str) -> None:
+    with pytest.raises(WireError, match=text or "."):
+        wire.decode(data, of)
 
 
 @given(st.integers(0, 400))
@@ -510,36 +483,6 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_read() -> None:
     assert wire.decode(data, Trained, max_bytes=len(data)).n == 3
 
 
-@dataclass(frozen=True)
-class Nest:
-    inner: "Nest | None"
-
-
-@pytest.mark.parametrize("depth", [2_000, 200_000])
-def test_a_message_nested_too_deeply_is_refused(depth: int) -> None:
-    with pytest.raises(WireError):
-        wire.decode(message({}, '{"inner":' * depth + "null" + "}" * depth), Nest)
-
-
-def test_a_header_that_promises_more_than_there_is_is_refused() -> None:
-    with pytest.raises(WireError):
-        wire.decode(struct.pack("<Q", 2**62) + b"{}", Trained)
-
-
-@dataclass(frozen=True)
-class Share:
-    part: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.part <= 1:
-            raise ValueError("a share lies between 0 and 1")
-
-
-def test_a_message_class_may_refuse_a_foreign_value() -> None:
-    with pytest.raises(WireError, match="Share at top refuses its values: a share lies between 0 and 1"):
-        wire.decode(message({}, '{"part":2.0}'), Share)
-
-
 def test_a_message_nested_as_deeply_as_json_can_be_is_refused_where_its_type_may_be() -> None:
     """The parser takes a depth that building, which needs several calls a level, does not."""
     body: Any = None
@@ -552,8 +495,6 @@ def test_a_message_nested_as_deeply_as_json_can_be_is_refused_where_its_type_may
 def test_a_whole_number_may_stand_for_a_float() -> None:
     value = wire.decode(message({}, "3"), float)
     assert (type(value), value) == (float, 3.0)
-    with pytest.raises(WireError, match="expected float"):
-        wire.decode(message({}, "1" + "0" * 400), float)
 
 
 # ---------------------------------------------------------------- annotations of shape

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-import unskew
 from unskew.algorithms import TABLE
 from unskew.decide import sweep
 from unskew.experiment import config
@@ -201,43 +200,6 @@ def test_links_and_named_files_lead_somewhere() -> None:
     named = [(page, span) for page, text in PAGES.items() for span in spans(text)]
     files = [(p, s) for p, s in named if re.fullmatch(r"(unskew|tests|examples|docs)/[\w./-]+", s) and "NAME" not in s]
     assert links + [f"{page} names {file}" for page, file in files if not (ROOT / file).exists()] == []
-
-
-LINK_IN_CODE = "\n```python run\n# [own data](../../examples/own_data.py)\n```\n"
-
-
-def test_the_site_has_every_page_and_its_links_stay_on_it() -> None:
-    """Links out of docs/ are turned to pages of the site, code is left alone, and a fence names its language only."""
-    site = script("site")
-    nav = re.search(r"^nav:\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
-    assert nav is not None
-    named = [entry for entry in re.findall(r"([^\s:]+)$", nav[1], re.M) if entry.endswith((".md", "/"))]
-    made = {site.EXAMPLES, site.REFERENCE, *site.NOTEBOOKS}
-    pages = {*site.pages(), *site.BESIDE, *made}
-    whole = list(site.named(site.whole(named, site.pages())))
-    assert sorted(whole) == sorted(pages)
-
-    examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
-
-    def exists(path: str, anchor: str) -> bool:
-        if path == site.EXAMPLES:
-            return not anchor or anchor in examples
-        return path in pages or (ROOT / "docs" / path).is_file()
-
-    lost = []
-    for page in pages - made:
-        text = PAGES[page if page in site.BESIDE else f"docs/{page}"] + LINK_IN_CODE
-        turned = site.on_page_markdown(
-            text, types.SimpleNamespace(file=types.SimpleNamespace(src_uri=page)), None, None
-        )
-        assert FENCE.findall(turned) == [(info.partition(" ")[0], body) for info, body in FENCE.findall(text)]
-        lost += dead(page, turned, exists)
-    assert lost == []
-    assert all(f"{{ #{name} }}" in site.examples() for name in examples)
-    listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", site.reference(), re.M)
-    beside = [path.rpartition(".")[2] for path in site.OF_FILES]
-    assert sorted(name for _, name in listed) == sorted({*unskew.__all__, *beside} - {"__version__"})
-    assert all(hasattr(importlib.import_module(module), name) for module, name in listed)
 
 
 # ---------------------------------------------------------------- what is made from the code

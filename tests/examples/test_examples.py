@@ -15,7 +15,6 @@ import altair
 import pandas
 import pytest
 
-import unskew as us
 from unskew.experiment import config
 from unskew.run import loop
 
@@ -140,22 +139,6 @@ def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(
     assert [line for line in errors.splitlines() if not PROGRESS.match(line)] == []
     check(printed)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_can_be_read_without_unskew(tmp_path: Path) -> None:
-    """Bytes of FedAvg, 3 clients, 2 rounds: the sums must be those of the run's own summary."""
-    split = us.IID(num_clients=3)
-    history = us.simulate(["fedavg"], model="logistic", split=split, rounds=2, seeds=(0, 1), out=tmp_path / "r")
-    printed = run("read_a_run.py", str(tmp_path / "r"), at=tmp_path)
-    assert printed.startswith("r, ")
-    assert "650 parameters" in printed  # 64 x 10 weights, 10 biases
-    # 1,438 training examples over three clients, a fifth of each kept for tests: 479.33 - 95.87.
-    assert printed.count("3 clients of 383 to 384 training examples") == 2
-    assert f"fedavg: accuracy {history.value('fedavg'):.3f} in the last round" in printed
-    assert "6 evaluations" in printed
-    both = {d: int(2 * history.value("fedavg", f"bytes.{d}")) for d in ("down", "up")}
-    assert f"bytes: {both}" in printed
-    assert not re.search(r"^\s*(import|from) unskew", (EXAMPLES / "read_a_run.py").read_text("utf-8"), re.M)
 
 
 def test_every_example_is_run() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import annotated_types as at
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew import algorithms, schema
@@ -70,23 +70,6 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
 )
 def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_known_one(setting: str, begin: str) -> None:
     assert refusal(setting).startswith(begin)
-
-
-@pytest.mark.parametrize(
-    ("table", "path", "key"),
-    [
-        ("[[methods]]\nname = 'fedavg'", "methods.2", "eval_every = 2"),
-        ("[[methods]]\nname = 'fedavg'", "methods.2", "seed = 3"),
-        ("[methods.local]\nlr = 0.1", "methods.1.local", "eval_every = 2"),
-        ("[task]\nmodel = 'mlp'", "task", "fraction = 0.1"),
-        ("[world.outage]\nlate = 0.1", "world.outage", "bounds = true"),
-    ],
-)
-def test_a_setting_of_the_experiment_below_a_table_is_told_where_it_belongs(table: str, path: str, key: str) -> None:
-    word = key.split()[0]
-    setting = {"seed": "seeds"}.get(word, word)
-    begin = f"unknown key {path}.{word}; {setting} is a setting of the experiment: write it above the first [table] of "
-    assert refusal(text=f"{TEXT}{table}\n{key}\n").startswith(begin)
 
 
 # ---------------------------------------------------------------- wrong types, wrong values
@@ -156,36 +139,6 @@ def test_a_manifest_is_looked_for_beside_its_file_by_a_bare_name_only(
     for written in ("other.json", "sub/m.json", "../m.json", "..", "", "./m.json", "sub", "x" * 5000):
         assert path(written) == written
     assert path("m.json", "split.path=m.json") == "m.json"
-
-
-def test_contradictions_are_refused() -> None:
-    assert refusal("fraction=0.5", "clients_per_round=2") == (
-        "fraction and clients_per_round exclude each other, got 0.5 and 2; leave one out"
-    )
-    assert refusal("local.local_epochs=1", "local.local_steps=2") == (
-        "local: local_epochs and local_steps exclude each other, got 1 and 2; leave one out"
-    )
-    assert refusal("method.name=fedavg") == "give either [method] or [[methods]]"
-    assert refusal(text="rounds = 2") == "give either [method] or [[methods]]"
-    assert refusal("seed=1", "seeds=[1]") == "seed and seeds exclude each other; leave one out"
-    assert refusal("methods.1.label=fedavg") == "two methods are called 'fedavg'; give one of them another label"
-    assert refusal(text='method = { name = "fedavg" }') == "rounds is required"
-
-
-def test_a_method_at_its_defaults_is_its_name() -> None:
-    by_name = 'rounds = 1\nmethods = ["fedavg", "fedprox+dw"]\n'
-    in_tables = 'rounds = 1\nmethods = [{ name = "fedavg" }, { name = "fedprox+dw" }]\n'
-    assert config.parse(tomllib.loads(by_name)) == config.parse(tomllib.loads(in_tables))
-    changed = config.override(tomllib.loads(by_name), ["methods.1.mu=0.5"])
-    assert changed["methods"] == [{"name": "fedavg"}, {"name": "fedprox+dw", "mu": 0.5}]
-    assert config.parse(config.override(changed, ['methods=["moon"]'])).methods[0].name == "moon"
-    assert config.parse(tomllib.loads('rounds = 1\nmethod = "fedavg"')).methods[0].label == "fedavg"
-
-
-@pytest.mark.parametrize("text", ['method = "os:getcwd"', 'methods = ["os:getcwd"]', 'methods = ["fedavg+os:getcwd"]'])
-def test_a_name_alone_imports_no_code_that_a_table_would_not(text: str) -> None:
-    with pytest.raises(ConfigError, match="os:getcwd"):
-        config.parse(tomllib.loads(f"rounds = 1\n{text}"))
 
 
 def test_an_unknown_method_is_refused_with_those_there_are() -> None:
@@ -266,38 +219,7 @@ def test_a_split_just_outside_its_bound_is_refused_by_name(name: str, setting: t
     assert message.endswith(f", got {value!r}")
 
 
-# ---------------------------------------------------------------- files
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
-        config.load(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("rounds = = 3")
-    with pytest.raises(ConfigError, match=r"bad\.toml is not TOML: Invalid value \(at line 1, column 10\)"):
-        config.load(tmp_path / "bad.toml")
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"bytes\.toml is not UTF-8 text"):
-        config.load(tmp_path / "bytes.toml")
-
-
 # ---------------------------------------------------------------- --set
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("rounds", "--set takes key.path=value, got 'rounds'"),
-        ("=3", "--set takes key.path=value, got '=3'"),
-        ("a..b=3", "--set takes key.path=value, got 'a..b=3'"),
-        ("rounds.x=3", "--set rounds.x: rounds is a value, not a table"),
-        ("methods.2.mu=1", "--set methods.2.mu: '2' is not an entry of a list of 2; say which one, counting from 0"),
-        ("methods.mu=1", "--set methods.mu: 'mu' is not an entry of a list of 2; say which one, counting from 0"),
-        ("methods.-1.mu=1", "--set methods.-1.mu: '-1' is not an entry of a list of 2; say which one, counting from 0"),
-        ("methods.².mu=1", "--set methods.².mu: '²' is not an entry of a list of 2; say which one, counting from 0"),
-    ],
-)
-def test_a_setting_that_leads_nowhere_is_refused(setting: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.override(tomllib.loads(TEXT), [setting])
-    assert str(caught.value) == message
 
 
 def test_a_setting_is_toml_or_else_text() -> None:
@@ -316,16 +238,6 @@ def test_a_setting_is_toml_or_else_text() -> None:
 
 
 # ---------------------------------------------------------------- local, bounds, none
-def test_local_is_shared_unless_a_method_says_otherwise() -> None:
-    found = parsed("local.local_epochs=3", "methods.1.local.lr=0.5")
-    assert found.methods[0].options["local"]["lr"] == 0.1
-    options = found.methods[1].options["local"]
-    assert (options["lr"], options["local_epochs"]) == (0.5, 3)
-
-
-def test_steps_of_a_method_put_the_shared_epochs_aside() -> None:
-    local = parsed("local.local_epochs=3", "methods.0.local.local_steps=5").methods[0].method.local
-    assert (local.local_epochs, local.local_steps) == (None, 5)
 
 
 def test_none_is_written_as_a_word_where_nothing_is_allowed() -> None:
@@ -336,33 +248,6 @@ def test_none_is_written_as_a_word_where_nothing_is_allowed() -> None:
     assert config.parse(tomllib.loads(config.to_toml(found))) == found
     assert refusal("rounds=none") == 'rounds must be an integer, got "none"'
     assert parsed("task.data_dir=none").task.data_dir == "none"  # a folder may be called so
-
-
-def test_bounds_are_added_unless_they_are_there() -> None:
-    assert [m.label for m in parsed("bounds=true").methods] == ["fedavg", "fedprox", "independent", "centralised"]
-    assert all(m.options["local"]["lr"] == 0.1 for m in parsed("bounds=true").methods)
-
-
-def test_a_personal_relative_of_fedavg_is_not_the_bound() -> None:
-    found = parsed('methods=[{name="fedavg", label="fedper", personal=["head"]}]', "bounds=true")
-    assert [m.label for m in found.methods] == ["fedper", "independent", "fedavg", "centralised"]
-    assert [m.is_fedavg for m in found.methods] == [False, False, True, False]
-
-
-# ---------------------------------------------------------------- cohort
-
-
-@given(st.integers(1, 100), st.integers(1, 2000))
-@example(29, 100)  # the product is 28.999999999999996 in binary
-def test_a_fraction_in_hundredths_is_exact(percent: int, clients: int) -> None:
-    cohort = Experiment(methods=(config.method("fedavg", {}),), rounds=1, fraction=percent / 100).cohort(clients)
-    assert cohort == max(percent * clients // 100, 1)
-
-
-def test_accuracy_as_a_reason_to_stop_brings_validation_data() -> None:
-    assert parsed("stop.metric=0.9").val_fraction == 0.1
-    assert parsed("stop.metric=0.9", "val_fraction=0.3").val_fraction == 0.3
-    assert parsed().val_fraction == 0.0
 
 
 # ---------------------------------------------------------------- spelled out and back
@@ -416,22 +301,6 @@ def test_what_is_spelled_out_reads_back_equal(
     assert again.methods[0].method == first.methods[0].method
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f"rounds = {'9' * 5000}", "is not TOML: Exceeds the limit"),
-        (f"a = {'[' * 5000}{']' * 5000}", "is nested too deeply"),
-        (f"{'a.' * 60}b = {{ {'a.' * 60}b = 1 }}", "is nested too deeply"),
-    ],
-)
-def test_a_file_that_no_reader_can_take_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "x.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        config.load(tmp_path / "x.toml")
-    with pytest.raises(ConfigError):
-        parsed(text.replace("a = ", "rounds="))
-
-
 @pytest.mark.parametrize("dot", [".", " . ", '."!".'])
 @pytest.mark.parametrize("around", ["{} = 1", "a = {{ {} = 1 }}", "[{}]"])
 def test_a_key_of_thousands_of_parts_is_refused_before_minutes_are_spent_on_it(
@@ -449,16 +318,6 @@ def test_a_key_of_thousands_of_parts_is_refused_before_minutes_are_spent_on_it(
 )
 def test_the_fingerprint_does_not_depend_on_what_changes_no_number(setting: str) -> None:
     assert config.fingerprint(parsed(setting)) == config.fingerprint(parsed())
-
-
-def test_the_portable_fingerprint_does_not_depend_on_where_the_data_lie() -> None:
-    """The one with the path does, so that a sweep over files has as many points as files."""
-    here, there, other = (parsed(f"task.data={data}") for data in ("npz:/a/b.npz", "npz:c.npz", "csv:/a"))
-    assert config.fingerprint(here) != config.fingerprint(there)
-    assert config.fingerprint(here, portable=True) == config.fingerprint(there, portable=True)
-    assert config.fingerprint(here, portable=True) != config.fingerprint(other, portable=True)
-    assert config.fingerprint(parsed(), portable=True) == config.fingerprint(parsed())  # digits have no path
-    assert config.fingerprint(parsed("task.data=digit_domains")) != config.fingerprint(parsed(), portable=True)
 
 
 @pytest.mark.parametrize(
@@ -482,6 +341,3 @@ def test_the_portable_fingerprint_does_not_depend_on_where_the_data_lie() -> Non
 )
 def test_the_fingerprint_depends_on_what_changes_numbers(setting: str) -> None:
     assert config.fingerprint(parsed(setting)) != config.fingerprint(parsed())
-
-
-# ---------------------------------------------------------------- numbers that are none
