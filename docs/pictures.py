@@ -60,6 +60,15 @@ def page_of(run: us.History) -> Path:
     return run.report(run.folder / "report.html")
 
 
+def methods() -> None:
+    """The picture of each method, by the code on its page."""
+    for page in sorted((ROOT / "docs" / "algorithms").glob("*.md")):
+        scope: dict[str, Any] = {}
+        for block in re.findall(r"^```python drawn\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S):
+            exec(compile(block, str(page), "exec"), scope)
+            save(scope["chart"], f"methods/{page.stem}")
+
+
 def kinds_of_sites() -> dict[str, tuple[Any, Any]]:
     """Eight sites of two kinds: the last four call a digit d what the first four call 9 - d."""
     digits = load_digits()
@@ -79,6 +88,7 @@ def main(demo: Path) -> None:
     save(plot.curves(), "curves")
     save(plot.differences(), "gains")
     save(plot.clients(), "clients")
+    methods()
     noise = {f"noise {z}": us.wrap(us.FedAvg(), us.CentralDP(clip=1.0, noise_multiplier=z)) for z in (0.3, 1.0)}
     save(us.simulate({"no noise": us.FedAvg(), **noise}, rounds=10, seeds=range(3)).plot.curves(), "noise")
     means, even = {"mean": us.FedAvg(), "median": us.wrap(us.FedAvg(), us.Median())}, us.Dirichlet(1.0, num_clients=10)
