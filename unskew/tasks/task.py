@@ -158,7 +158,7 @@ class Task:
         with Key(0).ambient():
             module = of_type(_without_counters(self.build()), self.dtype)
         if not is_ours(module) or self.dtype != torch.float32:
-            module.register_forward_pre_hook(functools.partial(copied_arguments, self.dtype), with_kwargs=True)
+            module.register_forward_pre_hook(functools.partial(copied_arguments, like(module)), with_kwargs=True)
             module.register_forward_hook(
                 lambda _module, _inputs, given: outputs_of(given, self.kind, self.width, self.output)
             )
@@ -289,14 +289,22 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
     return [n for n in names if n not in again or not same_values(here[n], again[n])]
 
 
+def like(module: nn.Module) -> Tensor:
+    """A parameter whose type is that of all, or a tensor of float32 where there is none."""
+    return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
+
+
 def copied_arguments(
-    dtype: torch.dtype, _module: object, inputs: tuple[Any, ...], named: dict[str, Any]
+    one: Tensor, _module: object, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of a network's inputs, which may be stored rows, or needed once more; floating ones are of this type."""
+    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place.
+
+    Floating ones are of the type that `one` of its parameters has, which may change after the network is made.
+    """
 
     def copy(x: Any) -> Any:
-        cast = isinstance(x, Tensor) and x.dtype != dtype and x.is_floating_point()
-        return x.to(dtype) if cast else x.clone() if isinstance(x, Tensor) else x
+        cast = isinstance(x, Tensor) and x.dtype != one.dtype and x.is_floating_point()
+        return x.to(one.dtype) if cast else x.clone() if isinstance(x, Tensor) else x
 
     parts = inputs[0].parts if inputs and isinstance(inputs[0], Tree) else inputs
     copies = pytree.tree_map(copy, parts)
