@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[UnskewError], str]] = {
     "lr deep inside": (
         {"methods": us.FedProx(local=LR, sampling="size")}, ConfigError, r"^SizeSampled\.of\.local\.lr must be > 0"
     ),
-    "one logit": ({"data": PAIR, "model": nn.Linear(4, 1)}, ConfigError, "give its last layer 2 outputs$"),
+    "one logit": ({"data": PAIR, "model": nn.Linear(4, 1)}, ConfigError, "give its last layer 2 outputs"),
     "another width": ({"data": PAIR, "model": nn.Linear(5, 2)}, ConfigError, r"^Linear cannot take .* shape \(4,\)"),
     "a module for several": (
         {"methods": "ifca", "data": PAIR, "model": nn.Linear(4, 2)}, ConfigError,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from unskew import papers
+from unskew import IID, FedPFT, SgdConfig, papers, simulate
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -111,6 +111,16 @@ def test_one_run_uses_a_strangers_piece_of_every_kind(site: Path, tmp_path: Path
 def test_a_strangers_reproduction_is_reproduced(tmp_path: Path) -> None:
     result = papers.reproduce("stranger/blobs", "small", tmp_path / "r", None, Observer())
     assert [(row.method, row.paper) for row in result.rows] == [("median", 0.5)]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_strangers_prior_serves_a_method_that_has_images() -> None:
+    classifier = SgdConfig(0.1, local_steps=1, batch_size=4)
+    history = simulate(
+        {"mixtures": FedPFT("mirror", m=1, images=2, classifier=classifier)},
+        data="digits", model="logistic", split=IID(num_clients=2), rounds=1, progress=False,
+    )  # fmt: skip
+    assert any(row["name"] == "global.accuracy" for row in history.rows)
 
 
 # ---------------------------------------------------------------- trust, settings, names
