@@ -43,7 +43,7 @@ from unskew.record.logs import unreadable
 from unskew.references import IN_PYTHON
 from unskew.tasks.kind import Scale, TaskKind
 from unskew.tasks.targets import Label, LabelType, labels_of
-from unskew.tasks.task import Task, copied_arguments, like, of_type, outputs_of, tensors_of, trained_type
+from unskew.tasks.task import Task, copied_arguments, of_type, outputs_of, tensors_of, trained_type
 from unskew.tree import Params, Tree
 from unskew.words import composed, counted, some
 
@@ -410,7 +410,7 @@ def _outputs(model: nn.Module, batch: Tensor | Tree, kind: TaskKind, width: int,
     """Outputs of a network for prepared inputs; that they are numbers is seen here, since NaN has a largest, too."""
     try:
         # It may work in place, and the rows are the caller's.
-        given, named = copied_arguments(like(model), model, (batch,), {})
+        given, named = copied_arguments(next(model.parameters(), torch.empty(0)), model, (batch,), {})
         outputs: Tensor = outputs_of(model(*given, **named), kind, width, output)
     except (IndexError, RuntimeError) as error:
         if isinstance(batch, Tree) or batch.dtype != torch.int64 or isinstance(error, torch.OutOfMemoryError):

@@ -158,7 +158,8 @@ class Task:
         with Key(0).ambient():
             module = of_type(_without_counters(self.build()), self.dtype)
         if not is_ours(module) or self.dtype != torch.float32:
-            module.register_forward_pre_hook(functools.partial(copied_arguments, like(module)), with_kwargs=True)
+            one = next(module.parameters(), torch.empty(0))
+            module.register_forward_pre_hook(functools.partial(copied_arguments, one), with_kwargs=True)
             module.register_forward_hook(
                 lambda _module, _inputs, given: outputs_of(given, self.kind, self.width, self.output)
             )
@@ -289,18 +290,10 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
     return [n for n in names if n not in again or not same_values(here[n], again[n])]
 
 
-def like(module: nn.Module) -> Tensor:
-    """A parameter whose type is that of all, or a tensor of float32 where there is none."""
-    return next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
-
-
 def copied_arguments(
     one: Tensor, _module: object, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of a network's inputs, which may be stored rows, or needed once more: a layer may work in place.
-
-    Floating ones are of the type that `one` of its parameters has, which may change after the network is made.
-    """
+    """Copies of a network's inputs, since a layer may work in place: floating ones of the type of `one` parameter."""
 
     def copy(x: Any) -> Any:
         cast = isinstance(x, Tensor) and x.dtype != one.dtype and x.is_floating_point()
@@ -397,10 +390,7 @@ def trained_type(module: nn.Module) -> torch.dtype:
     name = type(module).__name__
     for key, t in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(t, UninitializedParameter | UninitializedBuffer):
-            raise ConfigError(
-                f"{key} of {name} has no size before data have passed; give its layer the size of its input, as in "
-                "nn.Linear for nn.LazyLinear"
-            )
+            raise ConfigError(f"{key} of {name} has no size before data have passed; give nn.Linear for nn.LazyLinear")
         if isinstance(t, nn.Parameter) and t.is_complex():
             raise ConfigError(f"{key} of {name} is complex; keep its real and its imaginary part as two parameters")
     types = [p.dtype for p in module.parameters() if p.requires_grad]
