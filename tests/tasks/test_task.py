@@ -176,7 +176,7 @@ def test_initial_values_follow_the_key_and_leave_the_global_generator_alone() ->
 UNTRAINABLE = {
     "lazy": (
         lambda: nn.Sequential(nn.LazyLinear(5), nn.Linear(5, 3)),
-        "0.weight of Sequential has no size before data have passed; give its layer the size of its input",
+        "0.weight of Sequential has no size before data have passed; give nn.Linear for nn.LazyLinear",
     ),
     "lazy norm": (lambda: nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()), "1.weight of Sequential has no size"),
     "complex": (lambda: nn.Linear(4, 3, dtype=torch.cfloat), "weight of Linear is complex; keep its real and its"),
