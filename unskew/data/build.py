@@ -224,7 +224,7 @@ def sums(table: DataTable) -> dict[str, ColumnSums]:
     if few:
         warn(
             f"fewer than {checks.FEW_ROWS} training rows have a value or a word in {some(few)}: sums of so few tell "
-            "much about each, and words are told as they are"
+            "much about each, and words are sent as they are"
         )
     return told if lacks_any else {}
 
