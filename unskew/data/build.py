@@ -206,27 +206,27 @@ def sums(table: DataTable) -> dict[str, ColumnSums]:
     """
     checks.refuse(table)
     rules, rows = table.rules or Preprocess(), with_test_part(table, labels_of(table)[0], TEST_FRACTION)
-    rows, told, few, lacks_any = rows.take(rows.train), dict[str, ColumnSums](), list[str](), False
+    rows, by_name, few, lacks_any = rows.take(rows.train), dict[str, ColumnSums](), list[str](), False
     for name, values in rows.columns.items():
-        of = ColumnSums.of(values, table.rule(name).kind == "category")
-        lacks = lacking(rules, name, of.words is not None)
+        own = ColumnSums.of(values, table.rule(name).kind == "category")
+        lacks = lacking(rules, name, own.words is not None)
         lacks_any = lacks_any or bool(lacks)
         if "words" in lacks and table.of_texts(name):
             raise ConfigError(f"column {name!r} holds texts: declare their words, task.preprocess.columns.{name}.words")
         if not lacks & {"mean", "sd"}:
-            of = ColumnSums(0, 0.0, 0.0, of.gaps and "gaps" in lacks, of.words if "words" in lacks else None)
-        if of.n == 1 or (lacks and len(rows) == 1):
+            own = ColumnSums(0, 0.0, 0.0, own.gaps and "gaps" in lacks, own.words if "words" in lacks else None)
+        if own.n == 1 or (lacks and len(rows) == 1):
             raise DataError(f"column {name!r} has one value, and its mean is that value: leave it out")
-        times = Counter(value for value in values.tolist() if value is not None) if of.words else {}
-        few += [name] * (0 < of.n < checks.FEW_ROWS)
+        times = Counter(value for value in values.tolist() if value is not None) if own.words else {}
+        few += [name] * (0 < own.n < checks.FEW_ROWS)
         few += [f"{str(word)!r} ({name})" for word, n in times.items() if n < checks.FEW_ROWS]
-        told[name] = of
+        by_name[name] = own
     if few:
         warn(
             f"fewer than {checks.FEW_ROWS} training rows have a value or a word in {some(few)}: sums of so few tell "
             "much about each, and words are sent as they are"
         )
-    return told if lacks_any else {}
+    return by_name if lacks_any else {}
 
 
 # ---------------------------------------------------------------- inputs

@@ -79,11 +79,11 @@ def open_client(
             account=source,
             rounds=experiment.rounds,
         )
-        told = json.loads(text_of(folder / AGREED) or "null")
+        declared = json.loads(text_of(folder / AGREED) or "null")
         if own:
             try:
-                if told and (preprocess := experiment.task.preprocess):
-                    preprocess = replace(preprocess, columns=wire.build(dict[str, ColumnRule], told, {}))
+                if declared and (preprocess := experiment.task.preprocess):
+                    preprocess = replace(preprocess, columns=wire.build(dict[str, ColumnRule], declared, {}))
                     experiment = replace(experiment, task=replace(experiment.task, preprocess=preprocess))
                 elif sums := own_sums(experiment, site, rules):
                     config = fingerprint(folder / EXPERIMENT, portable=True)
@@ -94,7 +94,7 @@ def open_client(
                 yours = "your data and how you joined are yours to change, the experiment is the coordinator's"
                 raise type(error)(f"{error}.  Here {yours}") from error
             feds = [own_data(experiment, setup, client, num_clients, seed) for seed in experiment.seeds]
-            data = json.dumps([setup.dataset.sha256, told])  # on other inputs there is other noise
+            data = json.dumps([setup.dataset.sha256, declared])  # on other inputs there is other noise
         else:
             if _has_own_sets(experiment.task):
                 experiment = replace(experiment, task=replace(experiment.task, data_dir=None))
@@ -166,12 +166,12 @@ def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, Colu
     if task.preprocess is None:
         return {}
     rows = table(task.data, None, task.data_options, tasks.kind_of(task.kind).targets, task.preprocess)
-    told = {} if rows is None else build.sums(rows)
+    sums = {} if rows is None else build.sums(rows)
     noised = [m.label for m in experiment.methods if hook(m.method, "has_dp_noise")]
-    if told and (noised or not rules.policy.sums):
+    if sums and (noised or not rules.policy.sums):
         why = f"the noise of {noised[0]} does not cover them" if noised else f"{rules.where} has sums = false"
         raise ConfigError(f"sums of columns stay here ({why}); declare numbers in task.preprocess.columns")
-    return told
+    return sums
 
 
 def planned(experiment: Experiment) -> list[Spending]:

@@ -295,8 +295,8 @@ class Denoising:
         """`count` images of each embedding, (K, count, *image_shape) in [0, 1]."""
         embeddings = checked_embeddings(embeddings, self.width).to(self.device).float()
         guidance, steps = self.guidance if guidance is None else guidance, self.steps if steps is None else steps
-        made = (embeddings, self.latent_shape, self.alpha_bar, count, key, guidance, steps, self.reach, self.at_once)
-        images: Tensor = self.decode(ddim(self.denoised, *made).flatten(0, 1))
+        how = (self.latent_shape, self.alpha_bar, count, key, guidance, steps, self.reach, self.at_once)
+        images: Tensor = self.decode(ddim(self.denoised, embeddings, *how).flatten(0, 1))
         return images.reshape(len(embeddings), count, *self.image_shape)
 
 

@@ -657,9 +657,8 @@ class _Round:
                     seconds = 0.0
                     if self.driver.pace is not None:
                         seconds = self.seconds(exchange, c, sizes[id(exchange.messages[c])].bytes, answer)
-                    if (
-                        fates.setdefault(c, None) is None and seconds > limit
-                    ):  # a client of an earlier exchange has none
+                    fates.setdefault(c, None)  # of a client of an earlier exchange
+                    if fates[c] is None and seconds > limit:
                         fates[c] = "late"
                     waited = max(waited, seconds if fates[c] is None or limit == math.inf else limit)
                     # Of a reply that is lost on its way only its client knows.
