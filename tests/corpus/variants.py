@@ -19,10 +19,13 @@ from unskew.tree import leaves
 NORMALISED = ("norm", "fedbn", "released")
 """Words of cases that do something to normalisation; the others have a network without it."""
 
+ROUNDED = "hcct_e, published"
+"""Its score of the last layer divides by a sum that is zero but for rounding, so that processors disagree."""
+
 
 @functools.cache
 def cases() -> dict[str, None]:
-    return dict.fromkeys(CASES)
+    return dict.fromkeys(name for name in CASES if name != ROUNDED)
 
 
 def entry(name: str, here: Path) -> dict[str, Any]:
