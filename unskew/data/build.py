@@ -14,10 +14,10 @@ from torch import Tensor
 from unskew.data import checks
 from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import ROWS, Column, Inputs, standardised
+from unskew.data.inputs import Column, Inputs, standardised
 from unskew.data.patients import part_of, set_aside
 from unskew.data.preprocess import ColumnSums, Preprocess, RawRows, lacking
-from unskew.data.rows import NUMBERS, ByteImages, Items, Rows, are_items, arrays_of, extremes, joined, unpacked
+from unskew.data.rows import ByteImages, Items, Rows, are_items, arrays_of, blocks, extremes, joined, unpacked
 from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to, numbered
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, warn
@@ -348,9 +348,8 @@ def _shaped(x: Array) -> Array:
 def _moments(channel: npt.NDArray[np.uint8]) -> tuple[float, float]:
     """Mean and standard deviation of a channel's values, in units of 255."""
     counts = np.zeros(256, np.int64)
-    at_once = max(1, NUMBERS // channel[0].size)  # bincount widens to int64: in slices it stays small
-    for start in range(0, len(channel), at_once):
-        counts += np.bincount(channel[start : start + at_once].reshape(-1), minlength=256)
+    for rows in blocks(channel):  # bincount widens to int64
+        counts += np.bincount(channel[rows].reshape(-1), minlength=256)
     level = np.arange(256) / 255
     mean = np.average(level, weights=counts)
     # One level only: its deviation is rounding, which must not be blown up to a signal.
@@ -377,8 +376,8 @@ def _sha256(table: DataTable) -> str:
         if values is None:
             continue
         digest.update(f"{role} {values.dtype.kind} {values.shape};".encode("utf-8", "surrogatepass"))
-        for start in range(0, len(values), ROWS):
-            part = np.ascontiguousarray(values[start : start + ROWS]).reshape(-1)
+        for rows in blocks(values):
+            part = np.ascontiguousarray(values[rows]).reshape(-1)
             words = "\0".join("" if v is None else str(v) for v in part) if part.dtype.kind in "OU" else None
             digest.update(part.view(np.uint8).data if words is None else words.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

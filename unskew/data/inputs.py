@@ -25,7 +25,7 @@ from unskew.data.columns import (
     value_of,
 )
 from unskew.data.places import by_number
-from unskew.data.rows import ByteImages, padded, unpacked
+from unskew.data.rows import ByteImages, blocks, padded, unpacked
 from unskew.data.text import FIRST_WORD, tokens, words
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import RowError
@@ -37,9 +37,6 @@ FAR_BEYOND = 20
 
 SUDDEN, NEVER = 5, 20
 """Rows from which on gaps in most are no chance where training had none, and gaps in all where it had some."""
-
-ROWS = 4096
-"""Examples that are checked or converted at a time, so that what is needed for it stays small."""
 
 
 @dataclass(frozen=True)
@@ -315,16 +312,16 @@ def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
 
 def refused_row(x: Array) -> tuple[int, str] | None:
     """The first example with a value that is not a finite float32, and what it has."""
-    for start in range(0, len(x), ROWS) if x.dtype.kind == "f" else ():
-        rows = x[start : start + ROWS].reshape(len(x[start : start + ROWS]), -1)
+    for part in blocks(x) if x.dtype.kind == "f" else ():
+        rows = x[part].reshape(len(x[part]), -1)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
             bad = ~np.isfinite(rows.astype(np.float32))
         if bad.any():
             i = int(bad.any(1).argmax())
-            value = rows[i][bad[i]][0]
+            row, value = part.start + i, rows[i][bad[i]][0]
             if np.isfinite(value):
-                return start + i, f"has the value {value:g}, and networks take float32: scale the data, or leave it out"
-            return start + i, "has a NaN or infinite value; clean the data or leave the example out"
+                return row, f"has the value {value:g}, and networks take float32: scale the data, or leave it out"
+            return row, "has a NaN or infinite value; clean the data or leave the example out"
     return None
 
 

@@ -83,7 +83,7 @@ DRAWN = (
     "change as transform="
 )
 
-IN_MEMORY = 2 << 30
+IN_MEMORY = 1 << 30
 """Bytes that a torch Dataset's inputs may take, to be read once and kept."""
 
 

@@ -8,7 +8,8 @@
 A batch of rows is a tensor, or a tree of tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,12 @@ from unskew.tree import Tree
 
 NUMBERS = 1 << 22
 """Numbers that are converted at once: each takes four bytes more while it is."""
+
+
+def blocks(x: Any) -> Iterator[slice]:
+    """Slices of the rows of an array or a tensor, of about `NUMBERS` numbers each."""
+    at_once = max(1, NUMBERS // max(1, math.prod(x.shape[1:])))
+    return (slice(start, start + at_once) for start in range(0, len(x), at_once))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +70,6 @@ class ByteImages:
         """Bytes that are held."""
         return self.levels.nbytes + self.table.nbytes
 
-    def element_size(self) -> int:
-        """Bytes of a number of the rows."""
-        return self.table.element_size()
-
     def __len__(self) -> int:
         return len(self.levels)
 
@@ -81,23 +84,14 @@ class ByteImages:
         """The same on a device."""
         return ByteImages(self.levels.to(device), self.table.to(device))
 
-    def extremes(self) -> tuple[float, float]:
-        """Smallest and largest value."""
-        ends = []
-        for c, values in enumerate(self.table.tolist()):
-            low, high = torch.aminmax(self.levels[..., c])
-            ends.append((values[int(low)], values[int(high)]))
-        return min(low for low, _ in ends), max(high for _, high in ends)
-
     def _floats(self, levels: Tensor) -> Tensor:
         images = levels.flatten(0, -4)
         n, height, width, channels = images.shape
         floats = torch.empty(n, channels, height, width, dtype=self.dtype, device=self.device)
-        at_once = max(1, NUMBERS // max(1, height * width * channels))
-        for start in range(0, n, at_once):
-            places = images[start : start + at_once].movedim(-1, -3).to(torch.int32) + self._starts
+        for rows in blocks(images):
+            places = images[rows].movedim(-1, -3).to(torch.int32) + self._starts
             values = self.table.view(-1).index_select(0, places.flatten())
-            floats[start : start + at_once] = values.view(places.shape)
+            floats[rows] = values.view(places.shape)
         return floats.view(*levels.shape[:-3], channels, height, width)
 
     @cached_property
@@ -151,11 +145,6 @@ class Items:
     def dtype(self) -> torch.dtype:
         """Type of rows that are tensors."""
         return as_tensor(self.first).dtype
-
-    def at_once(self, most: int) -> int:
-        """Rows that are read at once: `most`, or as many as have `NUMBERS` numbers."""
-        numbers: int = sum(t.numel() for t in pytree.tree_leaves(self.first))
-        return max(1, min(most, NUMBERS // max(1, numbers)))
 
     def __len__(self) -> int:
         return len(self.items)
@@ -319,6 +308,12 @@ def are_items(x: Array) -> bool:
 
 
 # ---------------------------------------------------------------- as a whole
+def at_once(x: Rows, most: int) -> int:
+    """Rows of inputs that are taken at once: `most`, or of items as many as have `NUMBERS` numbers."""
+    numbers = sum(t.numel() for t in pytree.tree_leaves(x.first)) if isinstance(x, Items) else 1
+    return max(1, min(most, NUMBERS // max(1, numbers)))
+
+
 def as_tensor(x: Rows) -> Tensor:
     """All inputs as one tensor.
 
@@ -349,6 +344,7 @@ def joined(x: Any, other: Any) -> Any:
 def extremes(x: Rows) -> tuple[float, float]:
     """Smallest and largest value of inputs, of which there is at least one."""
     if isinstance(x, ByteImages):
-        return x.extremes()
+        ends = [torch.stack(torch.aminmax(x.levels[..., c])).long() for c in range(len(x.table))]
+        x = torch.stack([values[of] for values, of in zip(x.table, ends, strict=True)])
     low, high = torch.aminmax(as_tensor(x))
     return float(low), float(high)

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import Array, RawTable, is_gap, listed, value_of
-from unskew.data.inputs import ROWS, Inputs
+from unskew.data.inputs import Inputs
 from unskew.data.patients import Bools, Ints, PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess, looks_like_texts
-from unskew.data.rows import are_items
+from unskew.data.rows import are_items, blocks
 from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
@@ -311,7 +311,7 @@ def label_name(label: object) -> str:
 # ---------------------------------------------------------------- what is measured
 def measured(x: Array, names: tuple[str, str]) -> dict[str, Array]:
     """Mean and standard deviation of each example, under these names; of bytes in units of 255."""
-    parts = [x[i : i + ROWS].reshape(len(x[i : i + ROWS]), -1) for i in range(0, len(x), ROWS)]
+    parts = [x[rows].reshape(len(x[rows]), -1) for rows in blocks(x)]
     largest = 255 if x.dtype.kind in "iu" else 1  # what networks take is about 1
     both = [np.concatenate([of(part, 1, np.float64) for part in parts]) / largest for of in (np.mean, np.std)]
     return dict(zip(names, both, strict=True))

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import one_hot
 
 from unskew.data.batches import Batches
-from unskew.data.rows import Items, Rows, as_tensor
+from unskew.data.rows import Items, Rows, as_tensor, at_once
 from unskew.errors import ConfigError, DataError, DivergedError, ProtocolError
 from unskew.keys import Key
 from unskew.local import dense, imagery
@@ -500,7 +500,7 @@ class LocalTrainer:
 
     def at_once(self, n: int) -> int:
         """Examples of `n` whose losses are taken together: all, where they depend on each other."""
-        return max(n, 1) if self.task.batchwise else LocalTrainer.CHUNK
+        return max(n, 1) if self.task.batchwise else at_once(self.device_data.x, LocalTrainer.CHUNK)
 
     def evaluate(self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None) -> Columns:
         """The columns of rows (None is all) of the global test set or of the training inputs."""
@@ -520,14 +520,14 @@ class LocalTrainer:
 
     def evaluate_on(self, params: Params, x: Rows, y: Tensor, rows: Tensor | None = None) -> Columns:
         """The columns of each example or of some rows, in evaluation mode, not augmented."""
-        parts = []
+        return joined([self.task.columns(logits, y[pick]) for pick, logits in self.predict(params, x, rows)])
+
+    def predict(self, params: Params, x: Rows, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
+        """Logits of all inputs or of some rows, with their places: as many at a time as pass the network together."""
         with torch.no_grad():
-            at_once = LocalTrainer.CHUNK if not isinstance(x, Items) else x.at_once(LocalTrainer.CHUNK)
-            for pick in _slices(len(y), at_once) if rows is None else torch.split(rows, at_once):
-                xs, ys = x[pick], y[pick]
-                _, logits = self.refer(xs, params)
-                parts.append(self.task.columns(logits, ys))
-        return joined(parts)
+            most = at_once(x, LocalTrainer.CHUNK)
+            for pick in _slices(len(x), most) if rows is None else torch.split(rows, most):
+                yield pick, self.refer(x[pick], params)[1]
 
 
 class _Local:

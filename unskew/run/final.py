@@ -80,13 +80,8 @@ def _confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
     probabilities, dataset = cell.setup.task.kind.probabilities, cell.setup.dataset
     if probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
         return ()
-    x = dataset.x_test
-    with torch.no_grad():
-        parts = [
-            probabilities(trainer.refer(x[rows].to(trainer.device), model)[1]).argmax(1).cpu()
-            for rows in torch.split(torch.arange(len(x)), LocalTrainer.CHUNK)
-        ]
-    counts = torch.bincount(dataset.y_test * classes + torch.cat(parts), minlength=classes**2)
+    parts = [probabilities(of).argmax(1) for _, of in trainer.predict(model, trainer.device_data.x_test)]
+    counts = torch.bincount(dataset.y_test * classes + torch.cat(parts).cpu(), minlength=classes**2)
     return tuple(map(tuple, counts.view(classes, classes).tolist()))
 
 

@@ -39,7 +39,7 @@ def memory_parts(
     inside: Place = "device" if cuda else "worker" if kind.processes else "main"
     store: Place = "device" if cuda else "main"
     data, model, layers = setup.dataset, model_bytes(setup), layer_outputs(setup)
-    example = math.prod(data.input_shape) * data.x_train.element_size()
+    example = math.prod(data.input_shape) * data.x_train.dtype.itemsize
     as_bytes = isinstance(data.x_train, ByteImages)
     sizes = prepared.population.histograms.sum(1)
     largest, clients = int(sizes.max()), len(sizes)

@@ -268,7 +268,7 @@ class Stacked:
     @property
     def _room(self) -> int:
         """Examples that may go through the network at once."""
-        bytes_: int = self.trainer.device_data.x.element_size() * max(self._traits.activations, 1)
+        bytes_: int = self.trainer.device_data.x.dtype.itemsize * max(self._traits.activations, 1)
         return _ROOM[self.trainer.device.type] // bytes_
 
     def _passes(
