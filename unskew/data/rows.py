@@ -309,9 +309,12 @@ def are_items(x: Array) -> bool:
 
 # ---------------------------------------------------------------- as a whole
 def at_once(x: Rows, most: int) -> int:
-    """Rows of inputs that are taken at once: `most`, or of items as many as have `NUMBERS` numbers."""
+    """Rows of inputs that are taken at once: `most`, or of items as many as have 64 MiB as floats.
+
+    Below 32 MiB memory comes from the heap, where results that are kept lie between the rows and hold it.
+    """
     numbers = sum(t.numel() for t in pytree.tree_leaves(x.first)) if isinstance(x, Items) else 1
-    return max(1, min(most, NUMBERS // max(1, numbers)))
+    return max(1, min(most, (1 << 24) // max(1, numbers)))
 
 
 def as_tensor(x: Rows) -> Tensor:
