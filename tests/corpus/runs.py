@@ -77,6 +77,11 @@ def of_tasks() -> dict[str, Case]:
         "regression": {"data": (x, number), "split": spread, "evaluate": ["global", "personal", "mae", "r2"]},
         "survival": {"data": (x, times), "split": spread},
         "next_token": {"data": (tokens[:, :-1], tokens[:, 1:]), "split": iid, "model": None},
+        "token_classification": {
+            "data": (tokens, np.where(np.arange(9) < 8, tokens > 2, -100)),
+            "split": iid,
+            "model": lambda _: lambda: nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 2)),
+        },
         "multi_label": {"data": (x, (x[:, :3] > 0).astype(int)), "split": iid},
         "segmentation": {
             "data": (pixels := draws(4).normal(size=(48, 1, 6, 6)).astype("float32"), (pixels[:, 0] > 0).astype(int)),

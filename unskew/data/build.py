@@ -22,7 +22,7 @@ from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbe
 from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, warn
 from unskew.keys import Key
-from unskew.tasks.targets import IGNORED, LabelType, mislabelled
+from unskew.tasks.targets import IGNORED, TOKENS, LabelType, mislabelled
 from unskew.tree import Tree
 from unskew.words import some
 
@@ -151,7 +151,7 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
             raise DataError(f"{table.name}: {len(named)} names for {len(outputs)} {kind.what}; give one for each")
         return outputs if named is None else tuple(named)
     tokens = y.reshape(len(y), -1).max(1)
-    for _, x in arrays_of(table.inputs) if kind.tokens and table.inputs is not None else ():
+    for _, x in arrays_of(table.inputs) if kind is TOKENS and table.inputs is not None else ():
         tokens = np.maximum(tokens, x.max(1)) if x.dtype.kind in "iu" and x.ndim == 2 else tokens
     outputs = tuple(named) if named is not None else names_to(int(tokens.max()), len(y), f"{table.name}: y")
     if kind.tokens:

@@ -91,7 +91,6 @@ class ColumnLook:
         missing: Share of rows with a gap.
         missing_by_site: The same for each site.
         lowest, highest, mean, sd: Of numbers; None of others.
-        commonest: The commonest words, each with its number of rows; empty of others.
         between: How sites differ in it; None where there is one site, or no variance.
         means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
             without a value.
@@ -108,7 +107,6 @@ class ColumnLook:
     highest: float | None = None
     mean: float | None = None
     sd: float | None = None
-    commonest: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -385,8 +383,8 @@ def _column(
         kind = "words"
         words, code, counts = np.unique(held.astype(str), return_inverse=True, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        facts = {"commonest": tuple((str(words[i]), int(counts[i])) for i in order[:3])}
-        summary = ", ".join(f"{word} {count / len(held):.0%}" for word, count in facts["commonest"])
+        facts = {}
+        summary = ", ".join(f"{words[i]} {counts[i] / len(held):.0%}" for i in order[:3])
         summary += f", {len(words) - 3} more" if len(words) > 3 else ""
         compared = np.full(len(values), -1)
         compared[present] = np.minimum(np.argsort(order)[code], MOST_WORDS)

@@ -114,8 +114,8 @@ def build(
         input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors; of several parts a
             tuple or a dictionary of their shapes.
         num_classes: Outputs of the network, at least 1: one for each class, or one number.
-        options: The network's own settings; `options_of(name)` lists them.  With `lora`, settings of
-            `unskew.models.lora.Lora`, the network is frozen and gets adapters.
+        options: The network's own settings.  With `lora`, settings of `unskew.models.lora.Lora`, the network is frozen
+            and gets adapters.
 
     Returns:
         A module with `body` and `head` that maps (B, *input_shape) to logits (B, num_classes).
@@ -180,15 +180,6 @@ def _build_own(
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model {name} must make a torch.nn.Module, got {type(network).__name__}")
     return network
-
-
-def options_of(name: str) -> dict[str, object]:
-    """The options of a network with their defaults, in the order of its factory.
-
-    Raises:
-        ConfigError: If there is no such model.
-    """
-    return {p.name: p.default for p in _parameters(_factory(name))}
 
 
 def _factory(name: str) -> "Callable[..., nn.Module]":

@@ -44,6 +44,7 @@ TASKS: dict[str, tuple[str, str]] = {
         "time to an event, censored or not; Cox's partial likelihood, concordance index",
     ),
     "next_token": ("NEXT_TOKEN", "the token that follows; cross-entropy, perplexity"),
+    "token_classification": ("TOKEN_CLASSIFICATION", "a class for each token of a text; cross-entropy, accuracy"),
     "multi_label": ("MULTI_LABEL", "any of several labels; cross-entropy of each, mean average precision"),
     "segmentation": ("SEGMENTATION", "a class for each pixel of an image; cross-entropy, Dice coefficient"),
     "ordinal": ("ORDINAL", "one of several grades in an order; cross-entropy of each step, mean error in grades"),
