@@ -309,10 +309,8 @@ def are_items(x: Array) -> bool:
 
 # ---------------------------------------------------------------- as a whole
 def at_once(x: Rows, most: int) -> int:
-    """Rows of inputs that are taken at once: `most`, or of items as many as have 64 MiB as floats.
-
-    Below 32 MiB memory comes from the heap, where results that are kept lie between the rows and hold it.
-    """
+    """Rows of inputs that are taken at once: `most`, or of items as many as have 64 MiB as floats."""
+    # Less than 32 MiB comes from the heap, which the results that are kept between the rows would hold.
     numbers = sum(t.numel() for t in pytree.tree_leaves(x.first)) if isinstance(x, Items) else 1
     return max(1, min(most, (1 << 24) // max(1, numbers)))
 
