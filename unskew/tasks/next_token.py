@@ -21,7 +21,7 @@ def _last(outputs: Tensor, y: Tensor) -> Tensor:
 
 def _mean(each: Tensor, y: Tensor) -> Tensor:
     """Mean over an example's positions that count, (n,), where the others are 0; where all count, to the last bit."""
-    return each.flatten(1).mean(1) * (y[0].numel() / (y != IGNORED).flatten(1).sum(1).clamp(min=1)).to(each)
+    return each.flatten(1).mean(1) * (y[0].numel() / (y != IGNORED).flatten(1).sum(1)).to(each)
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
