@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unskew.papers import toolkit
+from unskew.papers import study
 
 from .conftest import Said, Unskew
 
@@ -127,8 +127,8 @@ TINY: dict[str, Any] = {
 
 def shrink(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """The reproduction's own code on two methods, two seeds and two rounds."""
-    settings = toolkit.settings
-    monkeypatch.setattr(toolkit, "settings", lambda request: {**settings(request), "experiment": {**TINY, **changes}})
+    settings = study.settings
+    monkeypatch.setattr(study, "settings", lambda request: {**settings(request), "experiment": {**TINY, **changes}})
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
         assert list(claim) == ["text", "holds", "evidence"]
         assert claim["holds"] is True or claim["holds"] is False or claim["holds"] == "undecided"
         assert claim["evidence"]
-    assert (here / "runs" / "here" / "summary.json").is_file()
+    assert (here / "runs" / "here" / "run" / "summary.json").is_file()
     kept = here / "docs" / "results" / "noniid" / "digits" / "small"
     assert sorted(p.name for p in kept.iterdir()) == ["README.md", "plot.svg", "result.json"]
     assert json.loads((kept / "result.json").read_text()) == found

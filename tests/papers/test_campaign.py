@@ -14,7 +14,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign
 from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
-from unskew.run import decide
+from unskew.papers.claims import Comparison
 from unskew.run.cell import Cell, Observer
 
 TWO = """
@@ -76,9 +76,9 @@ def silent(text: str) -> None:
     pass
 
 
-def differences(folder: Path) -> list[Any]:
+def claims(folder: Path) -> list[Any]:
     state = json.loads((folder / "status.json").read_text("utf-8"))
-    return [(c["verdict"], len(c["last_round"]), c["last_round"], c["last_fifth"]) for c in state["claims"]]
+    return [(c["holds"], c["ended"], c["evidence"]) for c in state["claims"]]
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def done(tmp_path_factory: pytest.TempPathFactory, _digits_are_read_once: None) 
 def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Campaign, Path, int]) -> None:
     """Claim 1 is decided at the second seed; claim 2 goes on to its sixth, with FedAvg's first two at hand."""
     _, folder, rounds = done
-    (same, seeds, zero, _), (verdict, needed, slow, _) = differences(folder)
-    assert (same, seeds, zero) == ("holds", 2, [0.0, 0.0])
-    assert verdict == "does not hold"
-    assert needed == 6
-    assert decide.is_decided(slow, 0.5)
+    same, (verdict, ended, evidence) = claims(folder)
+    assert same == (True, "decided", "+0.00 points in each of 2 seeds, no interval, 0.1 allowed")
+    assert (verdict, ended) == (False, "decided")
+    assert re.fullmatch(r"-.* points, 95 % confidence sequence \[-.*, -.*\] over 6 seeds", evidence)
+    needed = 6
     assert rounds == 2 * (2 + 2 * needed)  # two rounds of: `same` under two seeds, FedAvg and `slow` under all
     arms = [p for p in (folder / "arms").glob("*/seed-*") if (p / "summary.json").exists()]
     assert len(arms) == 2 + 2 * needed
@@ -105,14 +105,18 @@ def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Camp
 
 def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     """A twentieth of a point up and down, eight times: a confidence sequence well within .5."""
-    claim, rule = campaign.Comparison("a is above b", "x", "a", "b"), UntilDecided(until=0.5, most=8)
-    level = ("does not hold", "level within 0.5 points")
-    assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=True) == level
-    assert campaign._verdict([0.0] * 5, claim, rule, percent=True) == level
-    assert campaign._verdict([-0.1, -0.5] * 4, claim, rule, percent=True) is None  # [-.62, +.02]
-    narrow = ("undecided", "the interval is narrower than 0.5")
-    assert campaign._verdict([0.05, -0.05] * 4, claim, rule, percent=False) == narrow
-    assert campaign._verdict([0.5, -0.5] * 4, claim, rule, percent=True) is None
+    rule, points = UntilDecided(until=0.5, most=8), Comparison("", "a", "b")
+    other = Comparison("", "a", "b", unit="loss", factor=1.0)
+
+    def ended(compared: Comparison, differences: list[float]) -> str:
+        return campaign._ended(compared, [(d / compared.factor, 0.0) for d in differences], rule)
+
+    level = points.claim("", [0.0005, -0.0005] * 4, [0.0] * 8, sequential=True)
+    assert (level.holds, level.level, ended(points, [0.05, -0.05] * 4)) == (False, True, "decided")
+    assert ended(points, [0.0] * 6) == "decided"
+    assert not ended(points, [-0.1, -0.5] * 4)  # [-.62, +.02]
+    assert ended(other, [0.05, -0.05] * 4) == "the interval is narrower than 0.5"
+    assert not ended(points, [0.5, -0.5] * 4)
 
 
 def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None:
@@ -122,7 +126,7 @@ def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None
     campaign.run(two, folder, count, say=lines.append)
     assert count.rounds == 0
     assert (folder / "status.json").read_text("utf-8") == before
-    assert lines[0].startswith("[holds] a term of no weight changes nothing: +0.00 [+0.00, +0.00] over 2 seeds; ")
+    assert lines[0].startswith("[holds] a term of no weight changes nothing: +0.00 points in each of 2 seeds, no")
 
 
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
@@ -168,7 +172,7 @@ def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
         campaign.run(two, tmp_path / "out", count, say=silent)
     again = Count()
     campaign.run(two, tmp_path / "out", again, say=silent)
-    assert differences(tmp_path / "out") == differences(done[1])
+    assert claims(tmp_path / "out") == claims(done[1])
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
 
 
@@ -178,7 +182,7 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
     )
     two = loaded(tmp_path, text)
     campaign.run(two, tmp_path / "out", Observer(), say=silent)
-    assert [row[0] for row in differences(tmp_path / "out")] == ["diverged", "diverged"]
+    assert all(ended.startswith("diverged: ") for _, ended, _ in claims(tmp_path / "out"))
     assert re.search(r"slow, seed 0: .* learning rate 1e\+30", (tmp_path / "out" / "status.json").read_text("utf-8"))
     count = Count()
     campaign.run(two, tmp_path / "out", count, say=silent)

@@ -8,6 +8,7 @@ import torch
 
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound
 from unskew.papers import ReproductionRequest, feddif, result
+from unskew.papers.study import Draft
 from unskew.run.cell import Observer
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -71,20 +72,22 @@ def test_iterations_near_the_published_ones_are_confirmed(values: tuple[float, .
     assert len(claims) == 3
 
 
-def costs(method: str, rounds: tuple[float, ...], iterations: tuple[float, ...], mb: float) -> list[result.Row]:
-    numbers = {"rounds": rounds, "iterations": iterations, "megabytes": (mb,) * len(rounds)}
+def costs(method: str, formula: tuple[float, ...], mb: float) -> list[result.Row]:
+    numbers = {"formula_mb": formula, "megabytes": (mb,) * len(formula)}
     rows = [result.over_seeds(method, "hard", f"to_target.{name}", v) for name, v in numbers.items()]
     return [result.over_seeds(method, "hard", "global.accuracy", (0.5, 0.6, 0.7)), *rows]
 
 
-def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes() -> None:
+def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes(tmp_path: Path) -> None:
     """FedAvg: T + I = 100, 110, 120; FedDif 50, 50, 60: 50 to 55 % saved.  In bytes it spends twice as much."""
-    rows = costs("fedavg", (50.0, 55.0, 60.0), (50.0, 55.0, 60.0), 10.0)
-    rows += costs("feddif eps1", (10.0, 10.0, 10.0), (40.0, 40.0, 50.0), 20.0)
+    rows = costs("fedavg", (100.0, 110.0, 120.0), 10.0)
+    rows += costs("feddif eps1", (50.0, 50.0, 60.0), 20.0)
     rows += [result.over_seeds("feddif eps1", "hard", "to_target.subframes", (9.0, 9.0))]
-    formula, wire, subframes = feddif.cost_claims(rows, "hard")
+    draft = Draft(request("accuracy", tmp_path), {}, rows)
+    formula, wire, subframes = feddif.cost_claims(draft, "hard")
     assert formula.holds is True
     assert formula.evidence.startswith("+51.5 % of fedavg's cost saved")
     assert "-100.0 % of fedavg's cost saved" in wire.evidence
     assert (subframes.holds, subframes.evidence) == (None, "it was reached in 2 of 3 seeds")
-    assert feddif.cost_claims([result.over_seeds("fedavg", "hard", "global.accuracy", (0.5, 0.6))], "hard") == []
+    draft.rows = [result.over_seeds("fedavg", "hard", "global.accuracy", (0.5, 0.6))]
+    assert feddif.cost_claims(draft, "hard") == []

@@ -3,26 +3,26 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from toy_prior import toy as toy_prior
 
 from unskew.data import sources
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.papers import ReproductionRequest, feddistr, toolkit
+from unskew.papers import ReproductionRequest, feddistr, study
 from unskew.papers.claims import Claim
 from unskew.papers.feddistr import Level, nearest, reaching, slower
 from unskew.papers.result import Result, Row
-from unskew.papers.toolkit import Draft, merged
+from unskew.papers.study import Draft, merged
 from unskew.run.cell import Observer
 
 SEEDS = (0, 1)
-SUBCLASSES = config.read_toml(toolkit.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
+SUBCLASSES = config.read_toml(study.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
 
 
 # ---------------------------------------------------------------- data
@@ -70,19 +70,15 @@ def request(
     asked = ReproductionRequest(
         f"feddistr/{name}", scale, where, data_dir, Observer(), {"experiment": {"seeds": list(SEEDS)}}
     )
-    table = merged(toolkit.settings(asked), changes)
+    table = merged(study.settings(asked), changes)
     return replace(asked, changes={**table, "grounds": {**table["grounds"], "usps": ground}})
 
 
 @pytest.fixture(autouse=True)
 def _changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of these tests has all settings in its changes."""
-    settings = toolkit.settings
-    monkeypatch.setattr(toolkit, "settings", lambda r: dict(r.changes) if "about" in r.changes else settings(r))
-
-
-def draft(where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND) -> Draft:
-    return Draft.of(request("tradeoff", where, data_dir, ground))
+    settings = study.settings
+    monkeypatch.setattr(study, "settings", lambda r: dict(r.changes) if "about" in r.changes else settings(r))
 
 
 def hundred(root: Path, each: int) -> None:
@@ -96,7 +92,7 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
     hundred(tmp_path, 2)
     changes = {"grounds": {"cifar100": {"per_subclass": 2}}}
     asked = ReproductionRequest("feddistr/tradeoff", "paper", tmp_path, tmp_path, Observer(), changes)
-    task = feddistr.ground(Draft.of(asked), "cifar100")["task"]
+    task = feddistr.grounds(Draft.of(asked))["cifar100"]["task"]
     with np.load(tmp_path / "data" / "cifar100.npz") as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
         for brightness, label, domain in zip(fine, drawn["y_train"], drawn["domain_train"], strict=True):
@@ -169,10 +165,10 @@ def rows(result: Result) -> dict[tuple[str, str, str], Row]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_toy")
 def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
-    worth = {"oneshot": {"rounds_worth": 3}, "ensemble": {"rounds_worth": 3}}
-    parts = {"many": {"rounds": 3, "methods": worth}, "apart": {"methods": worth}}
-    asked = request("tradeoff", tmp_path, folder, compare_on=["usps"], xi=[0.0, 0.385], parts=parts)
-    result = feddistr.tradeoff(asked)
+    alone = {"rounds": 3, "eval_every": 3}
+    parts = {"many": {"rounds": 3, "methods": {"oneshot": {"rounds_worth": 3}}}, "apart": alone}
+    asked = request("tradeoff", tmp_path, folder, on=["usps"], xi=[0.0, 0.385], parts=parts)
+    result = feddistr.overlap(asked)
     found = rows(result)
     at = "usps, xi 0"
     names = {m for m, where, metric in found if (where, metric) == (at, "error")}
@@ -193,26 +189,30 @@ def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
     assert found["split", at, "xi.realised"].ours == 0.0
     assert found["split", "usps, xi 0.385", "xi.realised"].ours == pytest.approx(0.385, abs=0.05)
     assert len(result.claims) == 8
-    assert set(result.curves) == {*feddistr.BASELINES, *feddistr.ONCE}
+    once = {"feddistr", "feddistr (server)", "fedpft", "fedpft (server)", "oneshot", "ensemble"}
+    assert set(result.curves) == {*feddistr.BASELINES, *once}
     assert [name for name, _ in result.figures] == ["rounds-usps-xi-0.svg", "rounds-usps-xi-0.385.svg"]
     # Runs that are complete are read again.
-    assert feddistr.tradeoff(asked).rows == result.rows
+    assert feddistr.overlap(asked).rows == result.rows
 
 
-def test_a_class_wins_with_the_largest_mean_probability(folder: Path, tmp_path: Path) -> None:
+def test_a_class_wins_with_the_largest_mean_probability(folder: Path) -> None:
     """Constant members: logits (3, 0, 0, ...), (0, 1, 0, ...) and (0, 1, 0, ...).
 
     Of ten classes, 0 has e^3 / (e^3 + 9) = .69 and twice 1 / (e + 9) = .09, 1 has .03 and twice .23: 0 wins, though two
     of three would choose 1.  A sixth of the test images has label 0.
     """
-    members = {}
-    for c, (place, logit) in enumerate(((0, 3.0), (1, 1.0), (1, 1.0))):
-        bias = torch.zeros(10)
-        bias[place] = logit
-        members |= {f"{c}/head.weight": torch.zeros(10, 16), f"{c}/head.bias": bias}
-    file = tmp_path / "members.safetensors"
-    file.write_bytes(safetensors.torch.save(members))
-    assert feddistr.voted({"model": "logistic"}, sources.load("usps", folder), file) == pytest.approx(5 / 6)
+    members = []
+    for place, logit in ((0, 3.0), (1, 1.0), (1, 1.0)):
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10))
+        torch.nn.init.zeros_(network[1].weight)
+        with torch.no_grad():
+            network[1].bias.zero_()[place] = logit
+        members.append(network)
+
+    record = SimpleNamespace(partitions={0: SimpleNamespace(sizes=(1, 1, 1))})
+    ran: Any = SimpleNamespace(record=record, model=lambda method, client, seed: members[client])
+    assert feddistr.voted(ran, "alone", sources.load("usps", folder), 0) == pytest.approx(5 / 6)
 
 
 ROUNDS = 40
@@ -222,8 +222,8 @@ ROUNDS = 40
 @pytest.mark.usefixtures("_toy")
 def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) -> None:
     parts = {"fedavg": {"rounds": ROUNDS}}
-    asked = request("communication", tmp_path, folder, compare_on=["usps"], xi=[0.0, 0.057], parts=parts)
-    result = feddistr.communication(asked)
+    asked = request("communication", tmp_path, folder, on=["usps"], xi=[0.0, 0.057], parts=parts)
+    result = feddistr.overlap(asked)
     found = rows(result)
     for xi in ("0", "0.057"):
         at = f"usps, xi {xi}"
@@ -264,7 +264,7 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
     noised = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": 3.0}]}
     rivals = {"compare": ["noised"], "methods": {"noised": noised}, "rounds": 2}
     others = {"rivals": rivals} if accountant else {}
-    asked = request("privacy", tmp_path, folder, compare_on="usps", sigmas=[0.01, 0.5], each=4, **others)
+    asked = request("privacy", tmp_path, folder, on=["usps"], sigmas=[0.01, 0.5], each=4, **others)
     result = feddistr.privacy(asked)
     found = rows(result)
     at = "usps, xi 0"

@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from unskew.algorithms.feddw import ClassRelation
+from unskew.history import load_run
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
-from unskew.papers.toolkit import Draft, merged
+from unskew.papers.study import merged, published
 from unskew.run.cell import Observer
 
+TABLE1, TABLE4 = published("feddw-table1"), published("feddw-table4")
+ONE = ("fedavg", "moon", "fedbabu", "feduv", "fedprox", "perfedavg", "feddw")
+"""Methods with one global model."""
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NAMES = ("mnist", "cifar10", "cifar100", "imdb")
 GROUND: dict[str, Any] = {
@@ -25,11 +29,11 @@ GROUND: dict[str, Any] = {
     "methods": {"feddw": {"mu": 0.1}},
 }
 TOY: dict[str, dict[str, Any]] = {
-    "table1": {"compare_on": ["cifar10"], "experiment": {"seeds": [0]}},
+    "table1": {"on": ["cifar10, practical", "cifar10, pathological"], "experiment": {"seeds": [0]}},
     "compatibility": {"grounds": {"cifar10": {"seeds": [0, 1]}, "cifar100": {"seeds": [0]}}},
     "mu": {
-        "strengths": [0.0, 0.1, 10.0],
-        "compare_on": ["cifar10"],
+        "compare": ["fedavg", "feddw mu=0", "feddw mu=0.1", "feddw mu=10"],
+        "on": ["cifar10, practical", "cifar10, pathological"],
         "experiment": {"seeds": [0, 1]},
         "grounds": {"cifar10": {"rounds": 2}},
     },
@@ -37,7 +41,7 @@ TOY: dict[str, dict[str, Any]] = {
     "scale": {
         "compare": ["fedavg", "fedper", "feddw"],
         "experiment": {"seeds": [0], "evaluate": ["global", "personal_on_global"]},
-        "columns": {
+        "settings": {
             "N=50": {"split": {"num_clients": 15}},
             "N=100": {"split": {"num_clients": 16}},
             "half the rounds": {"rounds": 1, "eval_every": 1, "local": {"local_epochs": 2}},
@@ -53,17 +57,6 @@ def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
     return ReproductionRequest(
         f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes)
     )
-
-
-def at_scale(scale: str, folder: Path) -> Draft:
-    return Draft.of(ReproductionRequest("feddw/table1", scale, folder, SHARED, Observer()))
-
-
-def as_they_lie(draft: Draft, name: str) -> dict[str, Any]:
-    """A ground's settings without its examples."""
-    table = merged(draft["experiment"], draft["grounds"][name])
-    table.pop("draw", None)
-    return table
 
 
 SETTINGS = ("practical", "pathological")
@@ -82,18 +75,21 @@ def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
     Table IV without the term is Table I's pathological CIFAR-100, and FedAvg with it is FedDW.
     """
     columns = [
-        "standard", "N=50", "N=100", "half the rounds", "more rounds", "resnet18", "shufflenet", "mobilenet_v2",
+        *(f"cifar10, {name}" for name in ("standard", "N=50", "N=100", "half the rounds", "more rounds")),
+        "cifar100, networks", "shufflenet, networks", "mobilenet_v2, networks",
     ]  # fmt: skip
-    assert feddw.TABLE2.keys() == feddw.TABLE1.keys()
+    assert feddw.TABLE2.keys() == TABLE1.keys()
     for method, row in feddw.TABLE2.items():
-        assert list(row) == [c for c in columns if (method, c) != ("feduv", "N=100")]
-        assert row["standard"] == pytest.approx(feddw.TABLE1[method]["cifar10, practical"], abs=0.05)
-        assert row["resnet18"] == feddw.TABLE1[method]["cifar100, practical"]
+        assert list(row) == [c for c in columns if (method, c) != ("feduv", "cifar10, N=100")]
+        assert row["cifar10, standard"] == pytest.approx(TABLE1[method]["cifar10, practical"], abs=0.05)
+        assert row["cifar100, networks"] == TABLE1[method]["cifar100, practical"]
+    for hard in ("cifar100, pathological", "cifar10, pathological"):
+        assert TABLE4["fedavg+dw"][hard] == TABLE1["feddw"][hard]
+        assert TABLE4["fedavg"][hard] == TABLE1["fedavg"][hard]
     hard = "cifar100, pathological"
-    for base in ("fedavg", "moon", "feduv", "fedprox"):
-        assert feddw.TABLE4[base]["without"] == feddw.TABLE1[base][hard]
-    assert feddw.TABLE4["fedavg"]["with"] == feddw.TABLE1["feddw"][hard]
-    assert feddw.TABLE4["feddistill_plus"] == {"without": 43.96, "with": 47.26}
+    for base in ("moon", "feduv", "fedprox"):
+        assert TABLE4[base][hard] == TABLE1[base][hard]
+    assert (TABLE4["feddistill_plus"][hard], TABLE4["feddistill_plus+dw"][hard]) == (43.96, 47.26)
     assert feddw.TABLE3["feddw"]["ms"] / feddw.TABLE3["fedavg"]["ms"] == pytest.approx(1.0037, abs=1e-4)
 
 
@@ -101,19 +97,18 @@ def test_the_papers_tables_agree_where_they_repeat_each_other() -> None:
 def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tmp_path: Path) -> None:
     result = feddw.table1(request("table1", tmp_path))
     rows = by(result)
-    g, p, pg = (f"{name} ({kind})" for kind, name in feddw.ACCURACY.items())
+    g, p, pg = "global.accuracy", "personal.accuracy.mean", "personal_on_global.accuracy.mean"
     for (method, setting, metric), row in rows.items():
-        assert metric.endswith((" (G)", " (P)", " (PG)"))
-        published = feddw.TABLE1[method].get(setting)
-        of_the_kind = metric == (g if feddw.PUBLISHED_AS[method] == "G" else pg)
-        assert row.paper == (published / 100 if of_the_kind and published is not None else None)
-    assert {(m, s) for m, s, _ in rows} == {(m, f"cifar10, {s}") for m in feddw.TABLE1 for s in SETTINGS}
-    assert {m for m, _, metric in rows if metric == p} == set(feddw.TABLE1)
-    assert {m for m, _, metric in rows if metric == g} == set(feddw.TABLE1) - {"fedrep", "fedproto", "fedper", "local"}
+        printed = TABLE1[method].get(setting)
+        of_the_kind = metric == (g if method in ONE else pg)
+        assert row.paper == (printed / 100 if of_the_kind and printed is not None else None)
+    assert {(m, s) for m, s, _ in rows} == {(m, f"cifar10, {s}") for m in TABLE1 for s in SETTINGS}
+    assert {m for m, _, metric in rows if metric == p} == set(TABLE1)
+    assert {m for m, _, metric in rows if metric == g} == set(TABLE1) - {"fedrep", "fedproto", "fedper", "local"}
     assert rows["feddw", "cifar10, practical", g].seeds == rows["feddw", "cifar10, practical", pg].seeds
     # FedDW is published above all six with one model on CIFAR-10, but one of them crashed on pathological data.
     assert len(result.claims) == 6 + 5 + 1
-    six = [m for m in feddw.TABLE1 if feddw.PUBLISHED_AS[m] == "G" and m != "feddw"]
+    six = [m for m in ONE if m != "feddw"]
     mine = rows["feddw", hard := "cifar10, pathological", g].seeds
     apart = [ours - theirs for m in six for ours, theirs in zip(mine, rows[m, hard, g].seeds, strict=True)]
     assert f"{100 * sum(apart) / len(apart):+.2f} points" in result.claims[-1].evidence
@@ -122,24 +117,23 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
 
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
     result = feddw.compatibility(request("compatibility", tmp_path))
-    rows, g = by(result), "global.accuracy (G)"
-    for base, printed in feddw.TABLE4.items():
-        without, mixed = printed["without"], printed["with"]
-        own = "cifar10, pathological"
-        apart = rows[f"{base}+dw", own, "global.accuracy.minus_base (G)"]
-        pairs = zip(rows[f"{base}+dw", own, g].seeds, rows[base, own, g].seeds, strict=True)
-        assert apart.seeds == pytest.approx([a - b for a, b in pairs])
-        assert (rows[base, own, g].paper, apart.paper) == (None, None)
-        there = "cifar100, pathological"
-        assert (rows[base, there, g].paper, rows[f"{base}+dw", there, g].paper) == (without / 100, mixed / 100)
-    assert len(result.claims) == 2 * len(feddw.TABLE4)
+    rows, own, there = by(result), "cifar10, pathological", "cifar100, pathological"
+    claims = {c.text: c for c in result.claims}
+    for method, printed in TABLE4.items():
+        assert rows[method, there, "global.accuracy"].paper == printed[there] / 100
+        assert (rows[method, own, "global.accuracy"].paper is None) == ("fedavg" not in method)
+        if not method.endswith("+dw"):
+            both = [rows[of, own, "global.accuracy"].seeds for of in (f"{method}+dw", method)]
+            gain = 100 * (sum(both[0]) - sum(both[1])) / 2
+            assert claims[f"+dw helps {method} on {own}"].evidence.startswith(f"{gain:+.2f} points")
+    assert len(result.claims) == len(TABLE4)
     gains = {c.text: c.evidence.partition("; published ")[2].partition(",")[0] for c in result.claims}
     assert gains["+dw helps fedavg on cifar10, pathological"] == "+9.37"
     assert gains["+dw helps moon on cifar10, pathological"] == ""
     assert gains["+dw helps moon on cifar100, pathological"] == "+3.77"
     assert [name for name, _ in result.figures] == ["cifar10.svg", "cifar100.svg"]
     for _, svg in result.figures:
-        assert all(f">{base}<" in svg.decode() for base in feddw.TABLE4)
+        assert all(f">{base}<" in svg.decode() for base in TABLE4 if not base.endswith("+dw"))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +158,7 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
         assert curve.mean[-1] == pytest.approx(row.ours)
         assert 0.0 < row.ours < 20**0.5
     assert len(result.claims) == 3 + 3
-    shares, norms = feddw.class_norms(consistency_run[1] / "non-IID", "feddw")[0]
+    shares, norms = feddw.class_norms(load_run(consistency_run[1] / "cifar10-non-IID"), "feddw")[0]
     assert rows["feddw", "cifar10, non-IID", "norm_share_correlation"].seeds[0] == pytest.approx(
         np.corrcoef(shares, norms)[0, 1]
     )
@@ -184,7 +178,7 @@ def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
     }
     columns = ("standard", "N=50", "N=100", "half the rounds", "more rounds")
     assert papers == {
-        (m, f"digits, {column}"): feddw.TABLE2[m][column] / 100
+        (m, f"cifar10, {column}"): feddw.TABLE2[m][f"cifar10, {column}"] / 100
         for m in ("fedavg", "fedper", "feddw")
         for column in columns
     }
@@ -207,7 +201,7 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     result = feddw.table1(request("table1", tmp_path, experiment=too_fast("moon"), compare=compared))
     lost = [r for r in result.rows if r.method == "moon"]
     assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
-        (f"cifar10, {s}", "global.accuracy (G)", feddw.TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
+        (f"cifar10, {s}", "global.accuracy", TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
         for s in SETTINGS
     ]
     assert {r.method for r in result.rows if r.ours is not None} == {"fedavg", "feddw"}
@@ -248,9 +242,7 @@ def test_an_overhead_is_held_against_its_bar(
 
 # ---------------------------------------------------------------- the term's gradient
 def test_the_terms_gradient_is_in_the_classifier_alone_and_grows_with_mu(tmp_path: Path) -> None:
-    result = feddw.gradient(
-        request("gradient", tmp_path, strengths=[0.1, 10.0], rounds_before=[1], experiment={"seeds": [0]})
-    )
+    result = feddw.gradient(request("gradient", tmp_path, rounds_before=[1], experiment={"seeds": [0]}))
     ratios = {(r.method, r.metric.removeprefix("gradient_ratio.")): r.ours for r in result.rows}
     assert {r.setting for r in result.rows} == {"round 2"}
     assert len(ratios) == len(result.rows) == 2 * 3

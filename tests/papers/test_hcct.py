@@ -12,10 +12,10 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers import ReproductionRequest, hcct, toolkit
+from unskew.papers import ReproductionRequest, hcct, study
 from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
-from unskew.papers.toolkit import Draft
+from unskew.papers.study import Draft
 from unskew.run.cell import Observer
 
 KEY = Key(7)
@@ -127,11 +127,11 @@ def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) -> Result:
     """The reproduction with two seeds, of these tasks alone, whose settings replace their own."""
     asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **changes)
-    table = toolkit.settings(asked)
+    table = study.settings(asked)
     table["tasks"] = {task: {**table["tasks"][task], **own} for task, own in tasks.items()}
     table["on"] = list(tasks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolkit, "settings", lambda _: table)
+        patch.setattr(study, "settings", lambda _: table)
         result: Result = getattr(hcct, name)(asked)
     return result
 
@@ -215,12 +215,12 @@ def test_arrivals_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     tasks = {"CIFAR-10": shrunk(toy, {"by": "shards", "clients": 6, "train": 0.2, "test": 0.2, "count": 20}, rounds=3)}
     result = reproduce("arrivals", tmp_path, tasks, new=[1, 2], start=2, every=1)
     settings = {(r.setting, r.metric) for r in result.rows}
-    assert ("0 new every 1 rounds", "error.arrivals") not in settings
-    assert ("2 new every 1 rounds", "error.arrivals") in settings
+    assert ("0 every 1 rounds", "error.arrivals") not in settings
+    assert ("2 every 1 rounds", "error.arrivals") in settings
     assert len(result.claims) == 2 + 2 * 2 + 2
     # All who are there: the mean over two founders, and over as many as have come.
     errors = {(r.method, r.setting, r.metric): r.ours for r in result.rows}
-    one = "1 new every 1 rounds"
+    one = "1 every 1 rounds"
     assert errors["hcct", one, "error"] == pytest.approx(
         (errors["hcct", one, "error.founders"] + errors["hcct", one, "error.arrivals"]) / 2
     )

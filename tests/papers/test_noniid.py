@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unskew.papers import noniid
-from unskew.papers.toolkit import Draft, ReproductionRequest
+from unskew.papers.study import Draft, ReproductionRequest
 from unskew.run.cell import Observer
 
 GAINS = {"worse": [-0.02, -0.03, -0.025], "better": [0.02, 0.03, 0.025], "open": [-0.02, 0.02, 0.01]}
@@ -69,7 +69,7 @@ def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monk
     monkeypatch.setattr(noniid, "every", lambda: {"fedavg": {}, "ditto": {}})
     quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
     changes = {"trials": 2, "fresh_seeds": [1, 2], "experiment": quick}
-    result = noniid.all_digits(ReproductionRequest("noniid/all_digits", "small", tmp_path, None, Observer(), changes))
+    result = noniid.ranked(ReproductionRequest("noniid/all_digits", "small", tmp_path, None, Observer(), changes))
     assert result.seeds == (1, 2)
     assert {r.method: sum(r.seeds) for r in result.rows if r.metric == "rank"}.keys() == {"fedavg", "ditto"}
     assert [c.text for c in result.claims] == ["tuned, no method ends below fedavg on clients' own test examples"]

@@ -283,7 +283,7 @@ METHODS = Registry(
     f"a class with {', '.join(PARTS)}, or a function annotated to return one, as in def mine(mu: float = 0.1) -> Mine",
     partial(makes, is_method),
     about={name: entry.about for name, entry in TABLE.items()},
-    inside=("unskew.algorithms.", "unskew.papers."),
+    inside=("unskew.algorithms.",),
     made_later=True,
     elsewhere={
         **dict.fromkeys(("local", "local_only", "local_training", "alone", "standalone"), "independent"),

@@ -98,7 +98,7 @@ def reproduce(
         if as_json:
             print(json.dumps(campaigns.to_json(claims, kept)))
         for claim in claims.claims if status and not as_json else ():
-            print(campaigns.line(campaigns.row(claim, kept)))
+            print(campaigns.standing(claim, kept))
         for page in campaigns.results(claims, kept) if keep else ():
             print(f"kept: {papers.keep(page, Path('docs') / 'results')}", file=sys.stderr)
         return

@@ -12,7 +12,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers.result import Result
 from unskew.papers.result import keep as keep_result
-from unskew.papers.toolkit import FOLDER, SCALES, ReproductionRequest
+from unskew.papers.study import FOLDER, SCALES, ReproductionRequest
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.run.cell import Observer
@@ -30,10 +30,11 @@ class ReproductionEntry(NamedTuple):
 def _entries(paper: str) -> dict[str, ReproductionEntry]:
     reproductions = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
 
-    def target(name: str) -> str:
-        return f"unskew.papers.{paper}:{reproductions[name].get('like', name).replace('-', '_')}"
+    def target(own: Mapping[str, Any]) -> str:
+        make = own.get("make", reproductions.get(own.get("like"), {}).get("make"))
+        return f"unskew.papers.{paper}:{make}" if make else "unskew.papers.study:compare"
 
-    return {f"{paper}/{name}": ReproductionEntry(target(name), own["title"]) for name, own in reproductions.items()}
+    return {f"{paper}/{name}": ReproductionEntry(target(own), own["title"]) for name, own in reproductions.items()}
 
 
 TABLE: dict[str, ReproductionEntry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, interval
-from unskew.papers.result import Result, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, drawn, labelled, merged
+from unskew.papers.result import Result
+from unskew.papers.study import Draft, ReproductionRequest
 from unskew.protocol import SgdConfig
 from unskew.report.worth import bracket
 
@@ -186,62 +185,52 @@ class Asking(CellWork):
 
     def train(self, asked: Mapping[str, Any]) -> Any:
         """The situation, and the time it took."""
-        began, size = time.monotonic(), {key: asked[key] for key in SIZE}
-        situation = ask(asked["recipe"], asked["seed"], **size)
-        return {"situation": dataclasses.asdict(situation), "seconds": time.monotonic() - began}
-
-
-SIZE = ("rounds", "final_seeds", "folds")
+        began = time.monotonic()
+        return {"situation": dataclasses.asdict(ask(**asked)), "seconds": time.monotonic() - began}
 
 
 def situations(request: ReproductionRequest) -> Result:
     """Ask for advice on made situations, and count wrong answers; one that was stopped goes on."""
     draft = Draft.of(request)
-    size = {key: draft[key] for key in SIZE}
+    size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
     asked = [{"recipe": recipe, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
     request.folder.mkdir(parents=True, exist_ok=True)
+
+    def note(cell: QueuedCell, answer: Any) -> None:
+        request.callback.note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
+
     with queue(request.folder / "situations.sqlite") as kept:
-        note = partial(_note, request.callback.note)
         (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=note)
     by_recipe: dict[str, list[Situation]] = {}
     for of, answer in zip(asked, answers, strict=True):
         by_recipe.setdefault(of["recipe"], []).append(Situation(**answer["situation"]))
         draft.seconds += answer["seconds"]
-    outcomes = [o for of_recipe in by_recipe.values() for o in of_recipe]
     for name, of_recipe in by_recipe.items():
-        columns: dict[str, list[float]] = {
-            "join": [o.verdict == "join" for o in of_recipe],
-            "alone": [o.verdict == "alone" for o in of_recipe],
-            "wrong join": [o.wrong_join for o in of_recipe],
-            "wrong alone": [o.wrong_alone for o in of_recipe],
-            "true gain, points": [o.gain for o in of_recipe],
-            "FedAvg's, points": [o.fedavg for o in of_recipe],
-        }
-        label = name.replace("_", " ")
-        draft.rows += [over_seeds(label, "made sites", what, [float(v) for v in of]) for what, of in columns.items()]
-    n = len(outcomes)
-    wrong = {what: sum(getattr(o, f"wrong_{what}") for o in outcomes) for what in ("join", "alone")}
+        for what, value in COLUMNS_SHOWN.items():
+            draft.add(name.replace("_", " "), "made sites", what, [float(value(o)) for o in of_recipe])
+    outcomes = [o for of_recipe in by_recipe.values() for o in of_recipe]
+    n, joins, alones = len(outcomes), sum(o.wrong_join for o in outcomes), sum(o.wrong_alone for o in outcomes)
     undecided = sum(o.verdict == "undecided" for o in outcomes)
     over = [o.raced - o.fedavg for o in outcomes]
     ends = interval(over)
     over_fedavg = "not known" if ends is None else "{:+.2f} [{:+.2f}, {:+.2f}] points".format(*ends)
-    draft.claims += [
-        Claim(
-            f"at most {100 * WRONG:g} % of answers are wrong",
-            sum(wrong.values()) <= WRONG * n,
-            f"of {n}: {wrong['join']} wrong join, {wrong['alone']} wrong alone, {undecided} undecided",
-        ),
-        Claim(
-            "the race's choice is no worse than always FedAvg",
-            ends is not None and ends[1] >= -100 * LEVEL,
-            f"over FedAvg {over_fedavg}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}",
-        ),
-    ]
+    text, evidence = f"at most {100 * WRONG:g} % of answers are wrong", f"{joins} wrong join, {alones} wrong alone"
+    draft.claims.append(Claim(text, joins + alones <= WRONG * n, f"of {n}: {evidence}, {undecided} undecided"))
+    evidence = f"over FedAvg {over_fedavg}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
+    no_worse = ends is not None and ends[1] >= -100 * LEVEL
+    draft.claims.append(Claim("the race's choice is no worse than always FedAvg", no_worse, evidence))
     return draft.result()
 
 
-def _note(note: Callable[[str], None], cell: QueuedCell, answer: Any) -> None:
-    note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
+COLUMNS_SHOWN: dict[str, Callable[[Situation], float]] = {
+    "join": lambda o: o.verdict == "join",
+    "alone": lambda o: o.verdict == "alone",
+    "wrong join": lambda o: o.wrong_join,
+    "wrong alone": lambda o: o.wrong_alone,
+    "true gain, points": lambda o: o.gain,
+    "FedAvg's, points": lambda o: o.fedavg,
+}
+"""What is shown of a recipe's situations."""
 
 
 def _played(sites: Sites, plan: Plan[ByLabel], file: Path | None = None) -> ByLabel:
@@ -269,24 +258,23 @@ def natural(request: ReproductionRequest) -> Result:
     What was trained is kept in the request's folder, so that a reproduction that was stopped goes on.
     """
     draft = Draft.of(request)
-    for name, suite in draft["suites"].items():
-        began = time.monotonic()
-        methods = {label: of for label, of in draft["methods"].items() if label not in suite.get("without", ())}
-        settings = merged(draft["experiment"], {key: of for key, of in suite.items() if key != "without"})
-        settings["task"] |= drawn(request, settings["task"]["data"], None)
-        compared = config.parse({**settings, "methods": labelled(methods), "name": name}, name)
+    for name in draft["grounds"]:
+        began, table = time.monotonic(), draft.ground(name)
+        without = table.pop("without", ())
+        methods = {label: of for label, of in draft["methods"].items() if label not in without}
         # Advice gets FedAvg alone: what races is its own choice.
-        asked = config.parse({**settings, "methods": labelled({"FedAvg": {"name": "fedavg"}}), "name": name}, name)
+        asked, compared = (draft.experiment(name, {**table, "methods": of})
+                           for of in ({"FedAvg": {"name": "fedavg"}}, methods))  # fmt: skip
         advice = advise_experiment(
             asked, note=request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
             folder=request.folder / name,
         )  # fmt: skip
-        sites, seeds, label = advice.sites, advice.check.seeds, advice.method.label
-        file = request.folder / name / "comparison.sqlite"
-        scores = _played(sites, _at_best_rates(sites, compared.methods, seeds), file)
+        seeds, label, measure = advice.check.seeds, advice.method.label, advice.sites.measure
+        plan = _at_best_rates(advice.sites, compared.methods, seeds)
+        scores = _played(advice.sites, plan, request.folder / name / "comparison.sqlite")
         draft.claims.append(_suite_claim(name, advice, scores))
-        shown = {**scores, f"advice: {label}": advice.check.results[label]}
-        draft.rows += [over_seeds(m, name, sites.measure.label, [s.mean for s in of]) for m, of in shown.items()]
+        for m, of in {**scores, f"advice: {label}": advice.check.results[label]}.items():
+            draft.add(m, name, measure.label, [s.mean for s in of])
         draft.seeds |= set(seeds)
         draft.seconds += time.monotonic() - began
     near = [c.holds for c in draft.claims]

@@ -23,7 +23,7 @@
 
 An *arm* is one method of one experiment under one seed, addressed by a hash of what it runs: whatever claims ask for
 it, it runs once.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and looks at the
-differences so far by the confidence sequence of `unskew.run.decide`.
+differences so far, a `Comparison` whose interval pays for the looks.
 
     campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
     arms/ADDRESS/seed-0/      the run of an arm under a seed
@@ -34,10 +34,9 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 import torch
@@ -52,40 +51,36 @@ from unskew.errors import ConfigError, DivergedError, did_you_mean
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.files import write_atomically
-from unskew.papers import toolkit
-from unskew.papers.claims import LEVEL, LEVEL_WORDS, Claim
+from unskew.papers import study
+from unskew.papers.claims import Claim, Comparison, interval, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import rows
-from unskew.run import decide
 from unskew.run.again import complete
 from unskew.run.cell import Observer
 from unskew.run.folder import read_json
-from unskew.run.metrics import last_value, mean_of_last, minus
+from unskew.run.metrics import last_value, mean_of_last
 from unskew.tasks.measure import Measure, described
 
-SHIPPED = {"papers": toolkit.FOLDER / "campaign.toml", "strength": toolkit.FOLDER / "campaign-strength.toml"}
+SHIPPED = {"papers": study.FOLDER / "campaign.toml", "strength": study.FOLDER / "campaign-strength.toml"}
 """Our own campaigns: headline claims at the papers' size, and FedDW's term alone at the paper's size."""
 
 LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
 
-KEYS = {f.name for f in dataclasses.fields(Experiment)}
 QUEUE, STATUS = "campaign.sqlite", "status.json"
+ENDS = {"last_round": ("", last_value), "last_fifth": (".mean_last_fifth", mean_of_last)}
+"""What decides, by the rule's name: the ending of the metric, and how it is taken from a curve."""
 
 
 # ---------------------------------------------------------------- the file
 @dataclass(frozen=True)
-class Comparison:
-    """A claim about two arms: `above` ends above `below`, by more than `by`; or, with `within`, as high within so much.
+class PlannedClaim:
+    """A claim about two arms as the file has it; `above`, `below`, `by` and `within` are those of `Comparison`.
 
     Attributes:
-        text: The claim, in words.
         experiment: Name of the experiment.
-        above, below: Labels of its methods.
         metric: A metric of single rounds; by default the headline of the global model.
         rule: Settings of the seeds that differ from the campaign's.
-        by: What the difference has to exceed, in points of a metric shown in percent, else in its own unit.
-        within: In place of above: the difference has to lie within so much of zero.
         page: The result's page that the claim is kept on, as PAPER/NAME.
         minutes: What an arm takes, where none has run yet.
         value: What the claim is worth beside others; with little time those of most value a minute go first.
@@ -134,9 +129,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Planned:
-    """A comparison with its arms, the one above first, and its rule."""
+    """A claim with its arms, the one above first, and its rule."""
 
-    claim: Comparison
+    claim: PlannedClaim
     arms: tuple[Arm, Arm]
     rule: UntilDecided
 
@@ -155,7 +150,7 @@ class _File:
     """The file as it is written."""
 
     title: str
-    claims: Annotated[list[Comparison], MinLen(1)]
+    claims: Annotated[list[PlannedClaim], MinLen(1)]
     experiments: dict[str, dict[str, Any]] = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
 
@@ -171,36 +166,34 @@ def load(path: Path, data_dir: Path | None = None) -> Campaign:
         ConfigError: If the file is no campaign; names claim and setting.
     """
     with schema.in_file(str(path)):
-        return _planned(path, schema.build(_File, config.read_toml(path), "", owner="a campaign"), data_dir)
+        file: _File = schema.build(_File, config.read_toml(path), "", owner="a campaign")
+        tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
+        claims = []
+        for i, claim in enumerate(file.claims):
+            place = f"claims.{i}"
+            table = _named(tables, claim.experiment, f"{place}.experiment")
+            if claim.above == claim.below:
+                raise ConfigError(f"{place} compares {claim.above} with itself")
+            rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", owner="a rule")
+            raw = file.experiments[claim.experiment]
+            whole = "paper" in raw and raw.get("scale", "paper") == "paper"
+            above, below = (
+                _arm(claim.experiment, table, getattr(claim, side), f"{place}.{side}", whole)
+                for side in ("above", "below")
+            )
+            claims.append(Planned(claim, (above, below), rule))
+    return Campaign(path.stem, file.title, tuple(claims))
 
 
-def _planned(path: Path, file: _File, data_dir: Path | None) -> Campaign:
-    """The campaign that a file describes."""
+def _arm(name: str, table: Mapping[str, Any], label: str, place: str, whole: bool) -> Arm:
+    method = {"name": label, **_named(table["methods"], label, place), "label": LABEL}
     # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
     runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
-    tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
-
-    def arm(claim: Comparison, label: str, place: str) -> Arm:
-        own = _named(tables[claim.experiment]["methods"], label, place)
-        method = {"name": label, **own, "label": LABEL}
+    with schema.errors_at(f"experiments.{name}"):
+        # The user's own file may name code, as `unskew run` has it.
         fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": runtime}
-        with schema.errors_at(f"experiments.{claim.experiment}"):
-            # The user's own file may name code, as `unskew run` has it.
-            experiment = config.parse({**tables[claim.experiment], **fixed}, allow_code=True)
-        raw = file.experiments[claim.experiment]
-        whole = "paper" in raw and raw.get("scale", "paper") == "paper"
-        return Arm(label, claim.experiment, experiment, experiment.task.data if whole else "")
-
-    claims = []
-    for i, claim in enumerate(file.claims):
-        place = f"claims.{i}"
-        _named(tables, claim.experiment, f"{place}.experiment")
-        if claim.above == claim.below:
-            raise ConfigError(f"{place} compares {claim.above} with itself")
-        rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", owner="a rule")
-        arms = arm(claim, claim.above, f"{place}.above"), arm(claim, claim.below, f"{place}.below")
-        claims.append(Planned(claim, arms, rule))
-    return Campaign(path.stem, file.title, tuple(claims))
+        experiment = config.parse({**table, **fixed}, allow_code=True)
+    return Arm(label, name, experiment, experiment.task.data if whole else "")
 
 
 def _named(table: Mapping[str, Any], name: str, place: str) -> Any:
@@ -217,24 +210,21 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str
     """An experiment's settings, those of a paper's file below its own."""
     place = f"experiments.{name}"
     own = {key: value for key, value in raw.items() if key not in ("paper", "scale", "ground", "setting")}
-    layers: list[Mapping[str, Any]] = []
+    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in own]:
+        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
+    layers: list[Mapping[str, Any]] = [{"methods": {}}]
     if "paper" in raw:
-        settings = toolkit.settings_of(raw["paper"], raw.get("scale", "paper"))
+        settings = study.settings_of(raw["paper"], raw.get("scale", "paper"))
         if "experiment" not in settings:
             raise ConfigError(
                 f"{place}.paper: {raw['paper']} has an experiment in each reproduction; name one, as in NAME/accuracy"
             )
-        layers.append(settings["experiment"])
-        for key in ("ground", "setting"):
-            if key in raw:
-                chosen = _named(settings.get(f"{key}s", {}), raw[key], f"{place}.{key}")
-                layers.append({k: v for k, v in chosen.items() if k in KEYS})
-    table = toolkit.merged(*layers, own)
-    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in own]:
-        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
-    if data_dir is not None:
-        table = toolkit.merged(table, {"task": {"data_dir": str(data_dir.resolve())}})
-    return {"methods": {}, **table}
+        chosen = [_named(settings.get(f"{k}s", {}), raw[k], f"{place}.{k}") for k in ("ground", "setting") if k in raw]
+        layers += [
+            {k: v for k, v in layer.items() if k not in study.OWN} for layer in (settings["experiment"], *chosen)
+        ]
+    data = {} if data_dir is None else {"task": {"data_dir": str(data_dir.resolve())}}
+    return study.merged(*layers, own, data)
 
 
 # ---------------------------------------------------------------- arms
@@ -254,14 +244,10 @@ class Outcome:
     measures: tuple[Measure, ...] = ()
     diverged: str = ""
 
-    def metric(self, claim: Comparison) -> str:
-        """The metric that a claim is about: its own, or the headline of the global model."""
-        return claim.metric or self.measures[0].shared
-
-    def scale(self, claim: Comparison) -> float:
-        """100 for a metric that is shown in percent, else 1."""
-        parts = self.metric(claim).split(".")
-        return next((m.scale for m in self.measures if m.name in parts), 1.0)
+    def compared(self, claim: PlannedClaim) -> tuple[str, Measure]:
+        """The metric that a claim is about, its own or the headline of the global model, and how it is shown."""
+        metric = claim.metric or self.measures[0].shared
+        return metric, next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
 
 
 @dataclass(eq=False)
@@ -273,8 +259,8 @@ class CampaignWork(RunWork):
     def train(self, asked: Mapping[str, Any]) -> Any:
         """Run an arm; what is known of it then."""
         if asked["needs_all"]:
-            request = toolkit.ReproductionRequest("campaign", "paper", self.root, self.data_dir, self.callback)
-            toolkit.load(request, asked["needs_all"])
+            request = study.ReproductionRequest("campaign", "paper", self.root, self.data_dir, self.callback)
+            study.load(request, asked["needs_all"])
         return super().train(asked)
 
     def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
@@ -297,98 +283,79 @@ def known(folder: Path) -> Queue:
     return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
 
 
-def ran(planned: Planned, kept: Queue) -> dict[tuple[str, int], Outcome]:
-    """The runs there are of a comparison's arms, by address and seed."""
+def ran(arm: Arm, rule: UntilDecided, kept: Queue) -> dict[int, Outcome]:
+    """The runs there are of an arm, by seed."""
     outcomes = {}
-    for address, seed in ((arm.address, seed) for arm in planned.arms for seed in planned.rule.seeds):
-        if (card := kept.known.get(f"{address}/{seed}")) is not None:
+    for seed in rule.seeds:
+        if (card := kept.known.get(f"{arm.address}/{seed}")) is not None:
             try:
                 curves = {name: {int(t): v for t, v in of.items()} for name, of in card.get("curves", {}).items()}
                 measures = tuple(map(described, card.get("measures", ())))
-                outcomes[address, seed] = Outcome(card["seconds"], curves, measures, card.get("diverged", ""))
+                outcomes[seed] = Outcome(card["seconds"], curves, measures, card.get("diverged", ""))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise kept.damaged(repr(error)) from None
     return outcomes
 
 
 # ---------------------------------------------------------------- claims
+DECIDED = "decided"
+
+
 @dataclass(frozen=True)
-class ClaimStanding:
-    """The standing of a comparison; differences are in points, or in the metric's own unit if that is not a percentage.
+class Standing:
+    """A claim as it stands, and why it gets no more seeds; empty while it may."""
 
-    Attributes:
-        last, fifth: Differences of the last round and of the mean of the last fifth of evaluations, seed by seed.
-        verdict: holds, does not hold, undecided or diverged; empty while seeds are to be run.
-        why: Reason for which it has no more seeds to run.
-    """
+    claim: Claim
+    ended: str = ""
 
-    last: tuple[float, ...]
-    fifth: tuple[float, ...]
-    verdict: str = ""
-    why: str = ""
+    def __str__(self) -> str:
+        return f"[{self.claim.verdict if self.ended else 'open'}] {self.claim.text}: {self.claim.evidence}"
 
 
-def standing(planned: Planned, kept: Queue) -> ClaimStanding:
-    """The standing of a comparison by the arms that have run, seed by seed.
+def standing(planned: Planned, kept: Queue) -> Standing:
+    """The standing of a claim by the arms that have run, decided after the first seed after which it can be.
 
     Raises:
         ConfigError: If an arm does not have the claim's metric.
     """
-    rule, claim, outcomes = planned.rule, planned.claim, ran(planned, kept)
-    last: list[float] = []
-    fifth: list[float] = []
+    rule, claim, (_, pick) = planned.rule, planned.claim, ENDS[planned.rule.metric]
+    outcomes = {arm.label: ran(arm, rule, kept) for arm in planned.arms}
+    compared = Comparison(claim.text, claim.above, claim.below, by=claim.by, within=claim.within)
+    values: list[tuple[float, ...]] = []
+    ended = ""
     for seed in rule.seeds:
-        both = {arm.label: outcomes[arm.address, seed] for arm in planned.arms if (arm.address, seed) in outcomes}
-        for label, outcome in both.items():
-            if outcome.diverged:
-                return ClaimStanding(tuple(last), tuple(fifth), "diverged", f"{label}, {outcome.diverged}")
+        both = {label: of[seed] for label, of in outcomes.items() if seed in of}
+        if lost := [f"{label}, {outcome.diverged}" for label, outcome in both.items() if outcome.diverged]:
+            ended = f"diverged: {lost[0]}"
+            break
         if len(both) < 2:
-            return ClaimStanding(tuple(last), tuple(fifth))
-        first = next(iter(both.values()))
-        metric, scale = first.metric(claim), first.scale(claim)
+            break
+        metric, shown = both[claim.above].compared(claim)
+        if not shown.percent:
+            compared = dataclasses.replace(compared, unit=shown.label, factor=shown.scale)
         for label, outcome in both.items():
             if metric not in outcome.curves:
                 raise ConfigError(f"{claim.text!r}: {label} has no {metric}, but {', '.join(outcome.curves)}")
-        a, b = (outcome.curves[metric] for outcome in both.values())
-        for values, pick in ((last, last_value), (fifth, mean_of_last)):
-            values += [scale * apart for apart in [minus(pick(a), pick(b))] if apart is not None]
-        values = last if rule.metric == "last_round" else fifth
-        if len(values) >= rule.least and (verdict := _verdict(values, claim, rule, percent=scale == 100.0)):
-            return ClaimStanding(tuple(last), tuple(fifth), *verdict)
-    return ClaimStanding(tuple(last), tuple(fifth), "undecided", f"{rule.most} seeds, the most")
+        ends = [value for outcome in both.values() if (value := pick(outcome.curves[metric])) is not None]
+        values += [tuple(ends)] if len(ends) == 2 else []
+        if len(values) >= rule.least and (ended := _ended(compared, values, rule)):
+            break
+    else:
+        ended = f"{rule.most} seeds, the most"
+    above, below = zip(*values, strict=True) if values else ((), ())
+    decided = compared.claim(claim.text, above, below, sequential=True)
+    more = f"; {ended}" if ended != DECIDED else ""
+    return Standing(dataclasses.replace(decided, evidence=decided.evidence + more * bool(ended)), ended)
 
 
-def _verdict(
-    differences: Sequence[float], claim: Comparison, rule: UntilDecided, percent: bool
-) -> tuple[str, str] | None:
-    """The verdict on differences, with its reason; None if more seeds are needed.
-
-    Differences in points (`percent`) may be level, as in `unskew.papers.claims`.
-    """
-    ends = decide.interval([d - claim.by for d in differences])
-    if ends is None:
-        return None
-    low, high = ends
-    if claim.within is not None:
-        if -claim.within <= low and high <= claim.within:
-            return "holds", f"the interval lies within {claim.within:g} of zero"
-        beyond = low > claim.within or high < -claim.within
-        return ("does not hold", f"the interval lies beyond {claim.within:g}") if beyond else None
-    if low > 0.0 or high < 0.0:
-        return "holds" if low > 0.0 else "does not hold", f"the interval excludes {claim.by:g}"
-    if percent and not claim.by and low > -100 * LEVEL and high < 100 * LEVEL:
-        return "does not hold", LEVEL_WORDS
-    return ("undecided", f"the interval is narrower than {rule.until:g}") if high - low < rule.until else None
-
-
-def _evidence(differences: Sequence[float]) -> str:
-    """The mean difference with its confidence sequence; of too few seeds for one, with the difference of each."""
-    if not differences:
-        return "–"
-    ends = decide.interval(differences)
-    each = ", ".join(f"{d:+.2f}" for d in differences)
-    spread = f"(by seed {each})" if ends is None else f"[{ends[0]:+.2f}, {ends[1]:+.2f}]"
-    return f"{fmean(differences):+.2f} {spread}"
+def _ended(compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided) -> str:
+    """Why a claim needs no more seeds than it has values of; empty if it does."""
+    above, below = zip(*values, strict=True)
+    if compared.claim("", above, below, sequential=True).holds is not None:
+        return DECIDED
+    bounds = interval(paired(above, below), sequential=True)
+    narrow = bounds is not None and compared.factor * (bounds[2] - bounds[1]) < rule.until
+    return f"the interval is narrower than {rule.until:g}" if narrow and compared.within is None else ""
 
 
 # ---------------------------------------------------------------- running
@@ -418,18 +385,17 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     work = CampaignWork(folder, callback if jobs is None else Observer(), data_dir=data_dir)
-
     ends = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
 
     def decided(claim: Planned) -> Plan[None]:
         for seed in claim.rule.seeds:
-            if standing(claim, kept).verdict:
+            if standing(claim, kept).ended:
                 break
             asked = [arm.cell(seed) for arm in claim.arms]
             if time.monotonic() + seconds(claim, [c for c in asked if c.key not in kept.known], kept) > ends:
                 break
             yield asked
-        say(line(row(claim, kept)))
+        say(str(standing(claim, kept)))
 
     def in_turn(claims: Sequence[Planned]) -> Plan[None]:
         for claim in claims:
@@ -448,80 +414,52 @@ def run(
 
 def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
     """Expected seconds of a claim's cells: each as long as its arm's longest, or as the file says where none ran."""
-    ran_before: dict[str, float] = {}
-    for (address, _), outcome in ran(claim, kept).items():
-        ran_before[address] = max(outcome.seconds, ran_before.get(address, 0.0))
-    return sum(ran_before.get(cell.key.partition("/")[0], 60.0 * claim.claim.minutes) for cell in asked)
+    before = {arm.address: [o.seconds for o in ran(arm, claim.rule, kept).values()] for arm in claim.arms}
+    longest = {address: max(of, default=60.0 * claim.claim.minutes) for address, of in before.items()}
+    return sum(longest[cell.key.partition("/")[0]] for cell in asked)
 
 
-def row(claim: Planned, kept: Queue) -> dict[str, Any]:
-    """A claim's standing as JSON holds it."""
-    at = standing(claim, kept)
-    return {
-        "text": claim.claim.text,
-        "experiment": claim.claim.experiment,
-        "arms": [arm.address for arm in claim.arms],
-        "verdict": at.verdict,
-        "why": at.why,
-        "decided_by": claim.rule.metric,
-        "last_round": list(at.last),
-        "last_fifth": list(at.fifth),
-        "spent_s": sum(outcome.seconds for outcome in ran(claim, kept).values()),
-    }
-
-
-def line(of: Mapping[str, Any]) -> str:
-    """A claim's standing as a line."""
-    differences = of["last_round" if of["decided_by"] == "last_round" else "last_fifth"]
-    why = f"; {of['why']}" * bool(of["why"])
-    return f"[{of['verdict'] or 'open'}] {of['text']}: {_evidence(differences)} over {len(differences)} seeds{why}"
+def spent(claims: Sequence[Planned], kept: Queue) -> dict[tuple[str, int], float]:
+    """The seconds of the arms that have run, each once, by address and seed."""
+    arms = [(arm, claim.rule) for claim in claims for arm in claim.arms]
+    return {(arm.address, seed): o.seconds for arm, rule in arms for seed, o in ran(arm, rule, kept).items()}
 
 
 def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
-    """The campaign's state; an arm that several claims share counts once in the sum of seconds."""
-    claims = [row(claim, kept) for claim in campaign.claims]
-    arms = {key: outcome for claim in campaign.claims for key, outcome in ran(claim, kept).items()}
+    """The campaign's state."""
+    claims = [standing(claim, kept) for claim in campaign.claims]
     return {
         "title": campaign.title,
-        "claims": claims,
-        "done": sum(bool(of["verdict"]) for of in claims),
-        "decided": sum(of["verdict"] not in ("", "undecided", "diverged") for of in claims),
-        "spent_s": sum(outcome.seconds for outcome in arms.values()),
+        "claims": [{**at.claim.to_json(), "ended": at.ended} for at in claims],
+        "done": sum(bool(at.ended) for at in claims),
+        "decided": sum(at.claim.holds is not None for at in claims),
+        "spent_s": sum(spent(campaign.claims, kept).values()),
     }
 
 
-# ---------------------------------------------------------------- results to keep
 def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
     """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
         pages.setdefault(claim.claim.page or f"campaign/{campaign.name}", []).append(claim)
-    return tuple(_result(name, campaign.title, claims, kept) for name, claims in pages.items())
+    about = (
+        f"{campaign.title}. Seeds were added until each claim was decided; a confidence sequence pays for the looks."
+    )
+    out = []
+    for name, claims in pages.items():
+        table = tuple(dict.fromkeys(row for claim in claims for row in _rows(claim, kept)))
+        decided = tuple(standing(claim, kept).claim for claim in claims)
+        took = spent(claims, kept)
+        seeds = tuple(sorted({seed for _, seed in took}))
+        out.append(Result(name, "campaign", sum(took.values()), table, decided, about, seeds=seeds))
+    return tuple(out)
 
 
-def _result(name: str, title: str, planned: Sequence[Planned], kept: Queue) -> Result:
-    table: list[Row] = []
-    claims: list[Claim] = []
-    arms: dict[tuple[str, int], Outcome] = {}
-    for p in planned:
-        at = standing(p, kept)
-        evidence = (
-            f"last round {_evidence(at.last)}, mean of the last fifth {_evidence(at.fifth)}, decided by the "
-            f"{'first' if p.rule.metric == 'last_round' else 'second'}; 95 % confidence sequence "
-            f"{'over' if len(at.last) >= decide.FIRST else f'from {decide.FIRST} seeds on, here'} {len(at.last)} seeds"
-            f"{'; ' + at.why if at.why else ''}"
-        )
-        holds = {"holds": True, "does not hold": False}.get(at.verdict)
-        claims.append(Claim(p.claim.text, holds, evidence, at.why == LEVEL_WORDS))
-        own = {key: outcome for key, outcome in ran(p, kept).items() if not outcome.diverged}
-        arms |= own
-        for arm in p.arms:
-            mine = [outcome for (address, _), outcome in own.items() if address == arm.address]
-            for ending, pick in (("", last_value), (".mean_last_fifth", mean_of_last)) if mine else ():
-                metric = mine[0].metric(p.claim)
-                values = [value for o in mine if (value := pick(o.curves[metric])) is not None]
-                of = over_seeds(arm.label, arm.setting, f"{metric}{ending}", values)
-                table += [of] if of not in table else []
-    seeds, seconds = tuple(sorted({seed for _, seed in arms})), sum(o.seconds for o in arms.values())
-    about = f"{title}. Seeds were added until each claim was decided; a confidence sequence pays for the looks."
-    return Result(name, "campaign", seconds, tuple(table), tuple(claims), about, seeds=seeds)
+def _rows(planned: Planned, kept: Queue) -> Iterator[Row]:
+    """The ends of both arms that did not diverge."""
+    for arm in planned.arms:
+        there = [outcome for outcome in ran(arm, planned.rule, kept).values() if not outcome.diverged]
+        for ending, pick in ENDS.values() if there else ():
+            metric, _ = there[0].compared(planned.claim)
+            values = [value for outcome in there if (value := pick(outcome.curves[metric])) is not None]
+            yield over_seeds(arm.label, arm.setting, metric + ending, values)

@@ -10,8 +10,11 @@ tests of equivalence, at 2.5 % each and not at 5 %: the interval that is printed
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Gt
 
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
@@ -61,9 +64,11 @@ def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) 
     return [a - b - margin for a, b in zip(these, those, strict=True)]
 
 
-def interval(differences: Sequence[float], level: float = CONFIDENCE) -> tuple[float, float, float] | None:
-    """Mean and Student's interval of paired differences; None for fewer than two, or if they do not vary."""
-    bounds = stats.interval(differences, level)
+def interval(
+    differences: Sequence[float], level: float = CONFIDENCE, sequential: bool = False
+) -> tuple[float, float, float] | None:
+    """Mean and interval of paired differences, as `stats.interval` has it; None for too few, or if they do not vary."""
+    bounds = stats.interval(differences, level, sequential)
     return None if bounds is None or bounds[0] == bounds[1] else (fmean(differences), *bounds)
 
 
@@ -74,6 +79,7 @@ def decide(
     factor: float = 100.0,
     form: str = "+.2f",
     published: float | None = None,
+    sequential: bool = False,
 ) -> Claim:
     """The claim that the paired differences are above zero.
 
@@ -82,20 +88,24 @@ def decide(
         differences: One for each seed.  Those that are zero in every seed decide that nothing is above.
         unit, factor, form: The evidence shows the differences times `factor`, as `form` says.  Points may be level.
         published: The paper's difference; the evidence says if it lies outside the interval, which excludes it.
+        sequential: Seeds were added because of what was seen: the interval pays for the looks.
     """
-    bounds, n = interval(differences), len(differences)
+    bounds, n = interval(differences, sequential=sequential), len(differences)
     printed = "" if published is None else f"{PUBLISHED}{factor * published:{form}}"
     if not n:
         return Claim(text, None, f"no interval{printed}")
     if bounds is None:
         equal = n > 1 and not any(differences)
-        difference = f"{factor * differences[0]:{form}} {unit} in {'each of ' if n > 1 else ''}{n} seed{'s' * (n > 1)}"
+        mean = f"{factor * fmean(differences):{form}}"
+        difference = f"{mean} {unit} in {'each of ' if equal or _constant(differences) else ''}{n} seed{'s' * (n > 1)}"
         return Claim(text, False if equal else None, f"{difference}, no interval{printed}", equal and unit == POINTS)
     mean, low, high = (factor * v for v in bounds)
     level = unit == POINTS and -LEVEL < bounds[1] <= 0 <= bounds[2] < LEVEL
     holds = True if low > 0 else False if high < 0 or level else None
     between = f"[{low:{form}}, {high:{form}}]"
-    evidence = f"{mean:{form}} {unit}, 95 % interval {between} over {n} seeds"
+    evidence = (
+        f"{mean:{form}} {unit}, 95 % {'confidence sequence' if sequential else 'interval'} {between} over {n} seeds"
+    )
     if published is not None:
         printed += ", within" if bounds[1] <= published <= bounds[2] else ", excluded"
     return Claim(text, holds, evidence + printed, level)
@@ -113,13 +123,25 @@ def counted(text: str, differences: Sequence[float], unit: str, factor: float = 
     return claim
 
 
-def same(text: str, differences: Sequence[float], margin: float = SAME) -> Claim:
+def same(
+    text: str,
+    differences: Sequence[float],
+    margin: float = SAME,
+    unit: str = POINTS,
+    factor: float = 100.0,
+    sequential: bool = False,
+) -> Claim:
     """The claim that paired differences are zero within a margin: the interval has to lie there."""
-    low, high = -math.inf, math.inf
-    if len(differences) > 1:
-        _, low, high = interval(differences) or (differences[0],) * 3
+    bounds = interval(differences, sequential=sequential)
+    low, high = (differences[0],) * 2 if _constant(differences) else (-math.inf, math.inf) if not bounds else bounds[1:]
     holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
-    return Claim(text, holds, f"{decide(text, differences).evidence}, {100 * margin:g} allowed")
+    evidence = decide(text, differences, unit, factor, sequential=sequential).evidence
+    return Claim(text, holds, f"{evidence}, {factor * margin:g} allowed")
+
+
+def _constant(differences: Sequence[float]) -> bool:
+    """True of several that differ by rounding alone."""
+    return len(differences) > 1 and max(differences) - min(differences) < 1e-12
 
 
 def near(text: str, values: Sequence[float], published: float, margin: float) -> Claim:
@@ -162,3 +184,53 @@ def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
 
 def _all(verdicts: Sequence[bool | None]) -> bool | None:
     return False if False in verdicts else True if verdicts and all(verdicts) else None
+
+
+# ---------------------------------------------------------------- claims as data
+@dataclass(frozen=True)
+class Comparison:
+    """The claim that one method's number is above another's, seed by seed; or, with `within`, no further from it.
+
+    Attributes:
+        text: The claim, in which {above}, {below} and {where} stand for the two methods and their setting.
+        above, below: Labels of the methods; * stands for anything, in the first {below} for the second, and each pair
+            that fits is a claim.
+        metric: What is compared.
+        by: What the difference has to exceed, in the unit that is shown.
+        within: In place of above: the difference has to lie within so much of zero.
+        where: The settings in which it is claimed; * stands for anything.
+        published: It is claimed only where the paper has the first above the second.
+        unit, factor, form: How a difference is shown.
+    """
+
+    text: str
+    above: str
+    below: str
+    metric: str = "global.accuracy"
+    by: float = 0.0
+    within: Annotated[float, Gt(0.0)] | None = None
+    where: str = "*"
+    published: bool = False
+    unit: str = POINTS
+    factor: float = 100.0
+    form: str = "+.2f"
+
+    def fits(self, above: str, below: str, where: str, gain: float | None) -> bool:
+        """True if it is about these two methods, of which the first is published to gain so much."""
+        names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
+        wanted = above != below and all(fnmatchcase(name, pattern) for name, pattern in names)
+        return wanted and (not self.published or (gain is not None and gain > 0))
+
+    def claim(
+        self,
+        text: str,
+        these: Sequence[float],
+        those: Sequence[float],
+        published: float | None = None,
+        sequential: bool = False,
+    ) -> Claim:
+        """The claim about the values of two methods by seed."""
+        apart = paired(these, those, self.by / self.factor)
+        if self.within is not None:
+            return same(text, apart, self.within / self.factor, self.unit, self.factor, sequential)
+        return decide(text, apart, self.unit, self.factor, self.form, published, sequential)

@@ -6,8 +6,7 @@ method and of the channel are that code.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, near, paired
 from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import Draft, ReproductionRequest, curves_of, published, rows_of
+from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
@@ -30,8 +29,7 @@ from unskew.server import distance
 from unskew.world.channel import Channel
 
 EPSILON = published("feddif-table1")
-TABLE2, TABLE3 = published("feddif-table2"), published("feddif-table3")
-P001_TABLE1 = published("feddif-p001-table1")
+TABLE3 = published("feddif-table3")
 ENTRIES = [(m, s) for m, row in TABLE3.items() for s in ("hard", "soft", "IID") if f"{s} T" in row]
 """(method, setting) of Table 3: all entries that are not N/A."""
 
@@ -111,28 +109,20 @@ def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
 def table3_formula(request: ReproductionRequest) -> Result:
     """3.11 * 15 * (T + I) MB against all published entries."""
     draft = Draft.of(request)
-    off = {}
+    off, without_t = {}, 0.0
     for method, setting in ENTRIES:
         rounds, passes, cost = table3(method, setting)
         ours = radio.table3_mb(rounds, passes)
         off[method, setting] = abs(ours - cost)
         draft.add(method, setting, "cost_mb", [ours], cost)
-    printed = [at for at in off if at != ERRATUM]
-    worst = max(off[at] for at in printed)
-    _, passes, cost = table3(*ERRATUM)
-    without_t = abs(radio.table3_mb(0, passes) - cost)
-    draft.claims += [
-        Claim(
-            f"3.11 * 15 * (T + I) is the published cost to rounding in {len(printed)} of {len(off)} entries",
-            worst <= 0.5,
-            f"at most {worst:.2f} MB off",
-        ),
-        Claim(
-            "FedSwap's entry for soft is 3.11 * 15 * I: its term of T is missing",
-            without_t <= 0.5 < off[ERRATUM],
-            f"{without_t:.2f} MB off without the term, {off[ERRATUM]:.0f} MB with it",
-        ),
-    ]
+        if (method, setting) == ERRATUM:
+            without_t = abs(radio.table3_mb(0, passes) - cost)
+    worst = max(error for at, error in off.items() if at != ERRATUM)
+    text = f"3.11 * 15 * (T + I) is the published cost to rounding in {len(off) - 1} of {len(off)} entries"
+    draft.claims.append(Claim(text, worst <= 0.5, f"at most {worst:.2f} MB off"))
+    text = "FedSwap's entry for soft is 3.11 * 15 * I: its term of T is missing"
+    evidence = f"{without_t:.2f} MB off without the term, {off[ERRATUM]:.0f} MB with it"
+    draft.claims.append(Claim(text, without_t <= 0.5 < off[ERRATUM], evidence))
     return draft.result()
 
 
@@ -168,11 +158,9 @@ def subframes(request: ReproductionRequest) -> Result:
     setting = "P001, alpha 1, epsilon .04"
     draft.add("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round)
     for name, rounds_of in hops.items():
+        draft.add(name, setting, "subframes_per_round", values[name])
         printed = paper.get(name, {}).get("diffusion rounds")
-        draft.rows += [
-            over_seeds(name, setting, "subframes_per_round", values[name]),
-            over_seeds(name, setting, "diffusion_rounds_per_round", rounds_of, printed),
-        ]
+        draft.add(name, setting, "diffusion_rounds_per_round", rounds_of, printed)
     text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
     draft.claims.append(near(text, values["FedAvg"], per_round, 0.05))
     return draft.result()
@@ -220,20 +208,13 @@ def iid_distance(request: ReproductionRequest) -> Result:
             worst = max([worst, *(abs(x - y) for a, b in pairs for x, y in zip(a, b, strict=True))])
         for name, title, chains in (("carried", "carried from hop to hop", carried), ("Lemma 2", "Lemma 2", closed)):
             by_hop = mean_by_hop(chains)
-            draft.rows += [
-                over_seeds(name, setting, "iid_distance.first", [by[0] for by in by_hop]),
-                over_seeds(name, setting, "iid_distance.last", [by[-1] for by in by_hop]),
-            ]
+            draft.add(name, setting, "iid_distance.first", [by[0] for by in by_hop])
+            draft.add(name, setting, "iid_distance.last", [by[-1] for by in by_hop])
             hops = list(zip(*by_hop, strict=True))
             curves[f"{setting}, {title}"] = curve(range(len(hops)), hops, len(seeds))
     draft.curves = curves
-    draft.claims.append(
-        Claim(
-            "Lemma 2's closed form is the simulated distance to rounding",
-            worst <= 1e-9,
-            f"at most {worst:.1e} apart over {len(seeds)} seeds, {rounds} rounds, every model and hop",
-        )
-    )
+    evidence = f"at most {worst:.1e} apart over {len(seeds)} seeds, {rounds} rounds, every model and hop"
+    draft.claims.append(Claim("Lemma 2's closed form is the simulated distance to rounding", worst <= 1e-9, evidence))
     return draft.result()
 
 
@@ -265,122 +246,51 @@ def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
 def accuracy(request: ReproductionRequest) -> Result:
-    """Accuracy of FedDif at three thresholds and of its rivals, on data that are available."""
+    """Accuracy of FedDif at three thresholds and of its rivals, and what they spend until FedAvg's peak."""
     draft = Draft.of(request)
-    chosen = {name: settings for name, settings in draft["settings"].items() if settings}
-    left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compared"]]
-    if left_out:
-        request.notes.append(f"Not run: {', '.join(left_out)}.")
-    for name, ground in draft.grounds(chosen).items():
-        drift = {"drift": {"a": ground.pop("drift")}}
-        thresholds = {f"feddif {level}": {"epsilon": e, **drift} for level, e in EPSILON["CIFAR-10"].items()}
-        for setting in chosen[name]:
-            split = {"split": {"alpha": draft["alphas"][setting]}}
-            layers = (ground, split, {"methods": thresholds})
-            folder, where = f"{name}-{setting}", f"{name}, {setting}"
-            history = draft.run(folder, *layers, methods=draft["compared"])
-            paper = {m: row[setting] for m, row in TABLE2.items()} if name == "cifar10" else {}
-            draft.rows += _accuracy_rows(history, traffic.read(request.folder / folder), paper, where)
-            for row in history.summary["rows"]:
-                if row["metric"] == "global.accuracy.minus_fedavg":
-                    method = row["method"]
-                    gain = (paper[method] - paper["fedavg"]) / 100 if method in paper else None
-                    text = f"{method} ends above fedavg ({where})"
-                    draft.claims.append(decide(text, row["seeds"], published=gain))
-            draft.claims += cost_claims(draft.rows, where)
-            draft.curves = draft.curves or curves_of(history)
+    left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compare"]]
+    request.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
+    for where, history in compared(draft).items():
+        draft.rows += cost_rows(history, where)
+    draft.judge()
+    for where in dict.fromkeys(r.setting for r in draft.rows):
+        draft.claims += cost_claims(draft, where)
     return draft.result()
-
-
-ENOUGH_SEEDS = 3
-"""Fewest seeds for a claim about costs: with two an interval is nine standard deviations wide to each side."""
-
-
-def cost_claims(rows: Sequence[Row], where: str) -> list[Claim]:
-    """Claims of the paper's title: FedDif spends less until FedAvg's peak, by its formula, in bytes and in sub-frames.
-
-    The formula counts models, 3.11 * 15 * (T + I) MB; bytes are what our wire carried, drift and all.
-    """
-    by = {(r.method, r.metric): r.seeds for r in rows if r.setting == where}
-    n = len(by["fedavg", "global.accuracy"])
-    if n < ENOUGH_SEEDS:
-        return []
-
-    def models(method: str) -> list[float]:
-        both = (by.get((method, f"to_target.{part}"), ()) for part in ("rounds", "iterations"))
-        return [t + i for t, i in zip(*both, strict=True)]
-
-    def measured(metric: str) -> Callable[[str], Sequence[float]]:
-        return lambda method: by.get((method, f"to_target.{metric}"), ())
-
-    claims = []
-    for method in dict.fromkeys(method for method, _ in by if method.startswith("feddif")):
-        for unit, cost in {
-            "its formula, T + I": models,
-            "bytes on the wire": measured("megabytes"),
-            "sub-frames": measured("subframes"),
-        }.items():
-            theirs, ours = cost("fedavg"), cost(method)
-            text = f"{method} spends less than fedavg until fedavg's peak by {unit} ({where})"
-            if len(ours) < n or len(theirs) < n:
-                claims.append(Claim(text, None, f"it was reached in {len(ours)} of {n} seeds"))
-                continue
-            saved = [1.0 - b / a for a, b in zip(theirs, ours, strict=True)]
-            claims.append(decide(text, saved, "% of fedavg's cost saved", 100.0, "+.1f"))
-    return claims
 
 
 SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
 """Costs to the target that are shown."""
 
+UNITS = {"its formula, T + I": "formula_mb", "bytes on the wire": "megabytes", "sub-frames": "subframes"}
+"""The formula counts models, 3.11 * 15 * (T + I) MB; bytes are what our wire carried, drift and all."""
 
-def _accuracy_rows(history: History, record: traffic.RecordedRun, paper: Mapping[str, float], where: str) -> list[Row]:
-    metrics = ("global.accuracy", "global.accuracy.mean_last_fifth", "global.accuracy.best", "bytes.total")
-    published = {(m, "global.accuracy"): percent / 100 for m, percent in paper.items()}
-    rows = [replace(r, setting=where) for r in rows_of(history, metrics, published)]
-    preset = PRESETS["p001"]
-    costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, "measured")
-    rows += [
-        over_seeds(r["method"], where, r["metric"], r["seeds"])
-        for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows
-        if r["metric"] in {f"to_target.{name}" for name in SHOWN}
-    ]
-    first = summary.reached(record, summary.targets(record, summary.FEDAVG_PEAK))
-    for method in dict.fromkeys(t.method for t in record.trainings):
-        ends = [(t, first[method, t.seed]) for t in record.trainings if t.method == method]
-        passes = [_passes(training, end) for training, end in ends if end is not None]
-        if passes:
-            rows.append(over_seeds(method, where, "to_target.iterations", passes))
+ENOUGH_SEEDS = 3
+"""Fewest seeds for a claim about costs: with two an interval is nine standard deviations wide to each side."""
+
+
+def cost_rows(history: History, where: str) -> list[Row]:
+    """What each method spent until FedAvg's peak, over the seeds that got there, in P001's cell and by the formula."""
+    record, preset = traffic.read(history.folder), PRESETS["p001"]
+    rows = []
+    for ledger, names in (("measured", {name: name for name in SHOWN}), ("feddif_table3", {"megabytes": "formula_mb"})):
+        costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, ledger)
+        for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows:
+            prefix, _, name = r["metric"].partition(".")
+            if prefix == "to_target" and name in names:
+                rows.append(over_seeds(r["method"], where, f"to_target.{names[name]}", r["seeds"]))
     return rows
 
 
-def _passes(training: traffic.CellTraffic, end: int) -> float:
-    """Exchanges in which clients trained, up to a round: the paper's iterations."""
-    assert training.work is not None
-    upto = training.work.round <= end
-    return float(len(np.unique(np.stack([training.work.round[upto], training.work.hop[upto]]), axis=1).T))
-
-
-# ---------------------------------------------------------------- peaks of five methods (P001's Table I)
-def p001_table1(request: ReproductionRequest) -> Result:
-    """The highest accuracy of FedDif and four rivals among ten devices."""
-    draft, peak = Draft.of(request), "global.accuracy.best"
-    for name, ground in draft.grounds(draft["compare_on"]).items():
-        where = f"{ground['task']['model']} @ {name}"
-        history = draft.run(name, ground, methods=draft.settings.get("compare"))
-        printed = {m: row[name] / 100 for m, row in P001_TABLE1.items()}
-        rows = rows_of(
-            history,
-            ("global.accuracy", "global.accuracy.mean_last_fifth", peak, "bytes.total"),
-            {(m, peak): value for m, value in printed.items()},
-        )
-        draft.rows += [replace(r, setting=where) for r in rows]
-        best = {r.method: r.seeds for r in rows if r.metric == peak}
-        for rival, value in printed.items():
-            if value < printed["feddif"] and rival in best:
-                text, gain = f"feddif peaks above {rival} ({where})", printed["feddif"] - value
-                draft.above(text, best["feddif"], best[rival], published=gain)
-        for other in best.keys() - printed.keys():
-            draft.above(f"{other} peaks above feddif ({where})", best[other], best["feddif"])
-        draft.curves = draft.curves or curves_of(history)
-    return draft.result()
+def cost_claims(draft: Draft, where: str) -> list[Claim]:
+    """Claims of the paper's title: FedDif spends less until FedAvg's peak, by formula, bytes and sub-frames."""
+    n, claims = len(draft.values("fedavg", where, "global.accuracy")), []
+    methods = dict.fromkeys(r.method for r in draft.rows if r.setting == where and r.method.startswith("feddif"))
+    for method, (unit, metric) in itertools.product(methods if n >= ENOUGH_SEEDS else (), UNITS.items()):
+        theirs, ours = (draft.values(m, where, f"to_target.{metric}") for m in ("fedavg", method))
+        text = f"{method} spends less than fedavg until fedavg's peak by {unit} ({where})"
+        if len(ours) < n or len(theirs) < n:
+            claims.append(Claim(text, None, f"it was reached in {len(ours)} of {n} seeds"))
+            continue
+        saved = [1.0 - b / a for a, b in zip(theirs, ours, strict=True)]
+        claims.append(decide(text, saved, "% of fedavg's cost saved", 100.0, "+.1f"))
+    return claims

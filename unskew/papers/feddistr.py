@@ -14,18 +14,13 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
-from unskew import models, priors
-from unskew.algorithms.fedavg import ModelMessage, ModelReply
-from unskew.algorithms.oneshot import longer
+from unskew import priors
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.rows import as_tensor
@@ -36,12 +31,10 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
 from unskew.papers.result import Result, plot
-from unskew.papers.toolkit import (
+from unskew.papers.study import (
     Draft,
     ReproductionRequest,
     Settings,
-    by_round,
-    drawn,
     final,
     merged,
     percent,
@@ -49,12 +42,9 @@ from unskew.papers.toolkit import (
     published,
     write_npz,
 )
-from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, sgd, step
 from unskew.record.reader import info_of
-from unskew.report.stats import Curve
 from unskew.run.folder import read_json
 from unskew.server.alignment import purity
-from unskew.tree import Params
 
 TABLE2 = published("feddistr-table2")
 """Table 2, by xi.  FedAvg's parameters are a ResNet-18 with 1,000 outputs, so what one client sends in one round;
@@ -72,26 +62,29 @@ WIDE = 0.10
 
 
 # ---------------------------------------------------------------- data
-def ground(draft: Draft, name: str) -> Settings:
-    """The experiment's settings on a ground, its images drawn; of CIFAR-100 those of the ground's subclasses.
+def grounds(draft: Draft) -> dict[str, Settings]:
+    """The settings of each ground of `on`: of CIFAR-100 those of the ground's subclasses.
 
     A prior that lies in the data folder is taken from there.
 
     Raises:
         DataError: If the images are not there, or too few of them.
     """
-    table = merged(draft["experiment"], draft["grounds"][name])
-    task, draw = table["task"], table.pop("draw", None)
-    if "subclasses" in table:
-        data = sources.load(task["data"], draft.request.data_dir)
-        arrays = superclasses(data, table.pop("subclasses"), table.pop("per_subclass"))
-        task |= write_npz(draft.request.folder / "data" / f"{task['data']}.npz", arrays)
-    else:
-        task |= drawn(draft.request, task["data"], draw)
-    for own in table["methods"].values():
-        if draft.request.data_dir and (folder := draft.request.data_dir / own.get("prior", "-")).is_dir():
-            own["prior"] = str(folder.resolve())
-    return table
+    tables = {name: table for name, table in draft["grounds"].items() if name in draft["on"]}
+    made = {}
+    for name, own in tables.items():
+        if "subclasses" in own:
+            table = merged(draft["experiment"], own)
+            data = sources.load(table["task"]["data"], draft.request.data_dir)
+            arrays = superclasses(data, table.pop("subclasses"), table.pop("per_subclass"))
+            table["task"] |= write_npz(draft.request.folder / "data" / f"{table['task']['data']}.npz", arrays)
+        else:
+            table = draft.ground(name)
+        for method in table["methods"].values():
+            if draft.request.data_dir and (folder := draft.request.data_dir / method.get("prior", "-")).is_dir():
+                method["prior"] = str(folder.resolve())
+        made[name] = table
+    return made
 
 
 def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int) -> dict[str, Any]:
@@ -116,70 +109,6 @@ def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int
 
 def _prior(ground: Mapping[str, Any]) -> str:
     return str(ground["methods"]["feddistr"].get("prior", priors.BUILT_IN))
-
-
-# ---------------------------------------------------------------- the one-shot ensemble
-@dataclass(frozen=True)
-class SentParameters:
-    """The common initial model, and the parameters that clients sent, under CLIENT/NAME."""
-
-    initial: Params
-    members: Params
-
-
-@dataclass(frozen=True)
-class Ensemble:
-    """Clients train to the end once and send their models, which vote (Guha et al. 2019).
-
-    An ensemble is not one set of parameters, so it is not a method for general use: it serves all its members in one,
-    which only `voted` can read, and must not be evaluated as a global model.
-
-    Attributes:
-        local, rounds_worth: As in one-shot averaging (`unskew.algorithms.oneshot`).
-    """
-
-    local: SgdConfig = SgdConfig()
-    rounds_worth: Annotated[int, Ge(1)] = 20
-
-    def init(self, params: Params, fed: Federation) -> SentParameters:
-        """Start before any client has sent a model."""
-        return SentParameters(params, {})
-
-    def round(self, state: SentParameters, fed: Federation) -> Plan[SentParameters]:
-        """Train and collect in round 1, do nothing later."""
-        if fed.round > 1:
-            return state
-        replies = yield from ask(self.train, dict.fromkeys(fed.sample(), ModelMessage(state.initial)))
-        return SentParameters(state.initial, {f"{c}/{n}": t for c, r in replies.items() for n, t in r.params.items()})
-
-    @step
-    def train(self, me: Me, msg: ModelMessage, memory: Params | None) -> Step[tuple[ModelReply, Params | None]]:
-        """Train from the common model; this client keeps what it sends."""
-        params = yield from sgd(msg.params, longer(self.local, self.rounds_worth))
-        return ModelReply(params, me.n), params
-
-    def personalise(self, me: Me, params: Params | None, memory: Params | None) -> Step[Params]:
-        """Return this client's member: the model it trained by itself."""
-        yield from ()
-        return memory or me.initial
-
-    def serve(self, state: SentParameters, client: ClientId | None) -> Params | None:
-        """All members for the saved result; for a client its own."""
-        return state.members if client is None else None
-
-
-def voted(task: Mapping[str, Any], data: Dataset, file: Path) -> float:
-    """Error of the members in `file` on the test set: the class with the largest mean probability."""
-    with Key(0).ambient():
-        options = task.get("model_options", {})
-        network = models.build(task["model"], data.input_shape, data.num_classes, **options).eval()
-    tensors = safetensors.torch.load(file.read_bytes())
-    total = torch.zeros(len(data.y_test), data.num_classes)
-    for c in sorted({name.partition("/")[0] for name in tensors}):
-        network.load_state_dict({n.partition("/")[2]: t for n, t in tensors.items() if n.startswith(f"{c}/")})
-        with torch.no_grad():
-            total += torch.cat([network(x).softmax(1) for x in torch.split(as_tensor(data.x_test), 500)])
-    return float((total.argmax(1) != data.y_test).double().mean())
 
 
 # ---------------------------------------------------------------- runs and their numbers
@@ -207,17 +136,20 @@ def both_errors(history: History, method: str) -> dict[str, tuple[float, ...]]:
     return {name: tuple(1.0 - a for a in final(history, method, metric)) for name, metric in names.items()}
 
 
-def errors_by_round(history: History, method: str) -> dict[int, list[float]]:
-    """The global model's errors after each round, by seed."""
-    return {t: [1.0 - a for a in v] for t, v in sorted(by_round(history, method).items()) if t}
+def by_round(history: History, method: str, metric: str) -> dict[int, list[float]]:
+    """A metric after each round, by seed."""
+    curves = [history.frame.curve(method, seed, metric) for seed in history.record.seeds]
+    return {t: [curve[t] for curve in curves] for t in sorted(curves[0]) if t}
 
 
-def running_bytes(history: History, method: str) -> list[list[float]]:
-    """Bytes of all rounds up to each, by seed."""
-    down, up = (by_round(history, method, f"bytes.{way}") for way in ("down", "up"))
-    table = np.array([[a + b for a, b in zip(down[t], up[t], strict=True)] for t in sorted(down)])
-    total: list[list[float]] = table.cumsum(0).T.tolist()
-    return total
+def voted(history: History, method: str, data: Dataset, seed: int) -> float:
+    """Error of the clients' own models together on the test set: the class with the largest mean probability."""
+    total = torch.zeros(len(data.y_test), data.num_classes)
+    for client in range(len(history.record.partitions[seed].sizes)):
+        network = history.model(method, client, seed)
+        with torch.no_grad():
+            total += torch.cat([network(x).softmax(1) for x in torch.split(as_tensor(data.x_test), 500)])
+    return float((total.argmax(1) != data.y_test).double().mean())
 
 
 def add_realised(draft: Draft, history: History, where: str) -> None:
@@ -242,19 +174,21 @@ class Level:
         errors: Final errors, by name and seed; with SERVER behind it a name is that of the server's classifier.
         by_round: Errors after each round of the methods with many.
         sent: Bytes sent up to each round, by method and seed; all of it is in the one round of the others.
+        reached: The first round with which FedAvg was as good as FedDistr's clients, and as its server.
     """
 
     at: str
     errors: dict[str, Sequence[float]] = field(default_factory=dict)
     by_round: dict[str, Mapping[int, Sequence[float]]] = field(default_factory=dict)
     sent: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    reached: dict[str, Sequence[int | None]] = field(default_factory=dict)
 
 
 def overlap(request: ReproductionRequest) -> Result:
     """FedDistr's one round, and rivals with one or many, at every value of one option of the split."""
     draft = Draft.of(request)
     over, (x, y) = draft["over"], draft["axes"]
-    for name, table in draft.grounds(draft["compare_on"], partial(ground, draft)).items():
+    for name, table in grounds(draft).items():
         levels = [_level(draft, table, name, over, value) for value in draft[over]]
         draft.claims += [claim for kind in draft["claims"] for claim in CLAIMS[kind](name, levels)]
         places = range(1, len(levels) + 1)
@@ -264,53 +198,64 @@ def overlap(request: ReproductionRequest) -> Result:
             draft.figures.append((f"{over}-{name}.svg", drawing))
         draft.curves = draft.curves or lines
         for level in levels if levels[0].by_round else ():
-            drawing = plot(f"{request.name}: {name}, {level.at}", request.scale, _by_round(level), ("round", y))
+            rounds = max(map(max, level.by_round.values()))
+            once = {m: {1: e, rounds: e} for m, e in level.errors.items() if m != "alone"}
+            curves = {m: percent(by, list(by.values())) for m, by in {**once, **level.by_round}.items()}
+            drawing = plot(f"{request.name}: {name}, {level.at}", request.scale, curves, ("round", y))
             draft.figures.append((f"rounds-{name}-{level.at.replace(' ', '-')}.svg", drawing))
     return draft.result()
-
-
-tradeoff = flat = communication = clients = overlap
-
-
-def _by_round(level: Level) -> dict[str, Curve]:
-    """Errors by round, level where there is but one."""
-    rounds = max(map(max, level.by_round.values()))
-    once = {m: {1: e, rounds: e} for m, e in level.errors.items() if m != "alone"}
-    return {m: percent(by, list(by.values())) for m, by in {**once, **level.by_round}.items()}
 
 
 def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value: float) -> Level:
     """The reproduction's parts under one split, each in a run of its own, as rows and as a level."""
     level, where = Level(f"{over} {value:g}"), f"{name}, {over} {value:g}"
-    infos: dict[tuple[str, int], Embeddings] = {}
+    printed = TABLE2.get(f"{value:g}", {}) if over == "xi" else {}
     for part, layer in draft["parts"].items():
         history = at(draft, f"{name}-{over}-{value:g}-{part}", ground, {over: value}, layer)
-        infos |= shown(history)
         for m in history.methods:
-            level.sent[m] = running_bytes(history, m)
+            ways = [by_round(history, m, f"bytes.{way}").values() for way in ("down", "up")]
+            level.sent[m] = np.add(*map(np.array, map(list, ways))).cumsum(0).T.tolist()
             if m == "fedavg":
-                parameters = float(read_json(history.folder / "run.json")["parameters"])
-                one = [parameters] * len(history.record.seeds)
-                draft.add(m, where, "numbers.once", one, TABLE2["0"]["fedavg parameters"])
-            if m == "ensemble":
+                parameters = [float(read_json(history.folder / "run.json")["parameters"])] * len(history.record.seeds)
+                draft.add(m, where, "numbers.once", parameters, TABLE2["0"]["fedavg parameters"])
+            if m == "oneshot":
+                # Of an ensemble nothing but the models has to travel: the voting is done at the server.
+                level.sent["ensemble"] = [[b] for b in final(history, m, "bytes.up")]
+            if m == "alone":
                 data = sources.load(ground["task"]["data"], draft.request.data_dir)
-                files = [history.folder / "models" / f"{m}-seed{seed}.safetensors" for seed in ground["seeds"]]
-                level.errors[m] = [voted(ground["task"], data, file) for file in files]
-                level.errors["alone"] = [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]
-                # Nothing but the members has to travel: the voting is done at the server.
-                level.sent[m] = [[b] for b in final(history, m, "bytes.up")]
+                level.errors["ensemble"] = [voted(history, m, data, seed) for seed in ground["seeds"]]
+                level.errors[m] = [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]
             elif final(history, m, CLIENTS_ACCURACY):
                 level.errors.update(both_errors(history, m))
             else:
-                level.by_round[m] = errors_by_round(history, m)
-                level.errors[m] = level.by_round[m][max(level.by_round[m])]
+                accuracies = by_round(history, m, GLOBAL_ACCURACY)
+                level.by_round[m] = {t: [1.0 - a for a in of] for t, of in accuracies.items()}
+                level.errors[m] = level.by_round[m][max(accuracies)]
+        _add_embeddings(draft, shown(history), where)
     for m, values in level.errors.items():
-        printed = UTILITY_LOSS.get(m) if m != "moon" or value == 0.0 else None
-        draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, printed)
+        paper = UTILITY_LOSS.get(m) if m != "moon" or value == 0.0 else None
+        draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, paper)
         if m in level.by_round:
             draft.add(m, where, "error.first", level.by_round[m][1])
         if m in level.sent:
             draft.add(m, where, "bytes.total", [by[-1] for by in level.sent[m]])
+    for whose, wanted in WHOSE.items() if {"fedavg"} & level.by_round.keys() and "feddistr" in level.errors else ():
+        first = level.reached[whose] = reaching(level.by_round["fedavg"], level.errors[wanted])
+        draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
+        there = [(t, by[t - 1]) for t, by in zip(first, level.sent["fedavg"], strict=True) if t is not None]
+        if there:
+            paper = printed.get("fedavg rounds") if whose == "clients" else None
+            draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper)
+            draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
+    add_realised(draft, history, where)
+    return level
+
+
+WHOSE = {"clients": "feddistr", "server": f"feddistr{SERVER}"}
+"""Whose error FedAvg is to reach."""
+
+
+def _add_embeddings(draft: Draft, infos: Mapping[tuple[str, int], Embeddings], where: str) -> None:
     for m in dict.fromkeys(m for m, _ in infos):
         mine = [info for (method, _), info in infos.items() if method == m]
         draft.add(m, where, "embeddings.sent", [float(info.sent) for info in mine])
@@ -321,22 +266,6 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
         if m == "feddistr":
             numbers = [float(info.width * info.sent) for info in mine]
             draft.add(m, where, "numbers.once", numbers, TABLE2["0"]["feddistr parameters"])
-    if "fedavg" in level.by_round and "feddistr" in level.errors:
-        _reached(draft, level, where, TABLE2.get(f"{value:g}", {}) if over == "xi" else {})
-    add_realised(draft, history, where)
-    return level
-
-
-def _reached(draft: Draft, level: Level, where: str, printed: Mapping[str, float]) -> None:
-    """Add rows about the rounds in which FedAvg was as good as FedDistr's clients, and as its server."""
-    for whose, wanted in (("clients", "feddistr"), ("server", f"feddistr{SERVER}")):
-        first = reaching(level.by_round["fedavg"], level.errors[wanted])
-        draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
-        there = [(t, by[t - 1]) for t, by in zip(first, level.sent["fedavg"], strict=True) if t is not None]
-        if there:
-            paper = printed.get("fedavg rounds") if whose == "clients" else None
-            draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper)
-            draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
 
 
 def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
@@ -370,44 +299,35 @@ def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
     base = levels[0]
     many = [m for m in BASELINES if m in base.by_round]
     once = [m for m in ("fedpft", "oneshot", "ensemble") if m in base.errors]
-    for who in ("feddistr", f"feddistr{SERVER}"):
-        yield ordered(
-            f"{source}: after one round {who} is ahead of {', '.join(many)} by {100 * WIDE:g} points everywhere",
-            {
-                f"{m} at {level.at}, beyond {100 * WIDE:g}": paired(level.by_round[m][1], level.errors[who], WIDE)
-                for level in levels
-                for m in many
-            },
-        )
-        yield ordered(
-            f"{source}: {who} stays ahead of {', '.join(many)} at {base.at}",
-            {f"{m} above it by": paired(base.errors[m], base.errors[who]) for m in many},
-        )
+    for who in WHOSE.values():
+        first = {(m, at): (at.by_round[m][1], at.errors[who], WIDE) for at in levels for m in many}
+        text = f"{source}: after one round {who} is ahead of {', '.join(many)} by {100 * WIDE:g} points everywhere"
+        steps = {f"{m} at {at.at}, beyond {100 * WIDE:g}": paired(*of) for (m, at), of in first.items()}
+        yield ordered(text, steps)
+        text = f"{source}: {who} stays ahead of {', '.join(many)} at {base.at}"
+        yield ordered(text, {f"{m} above it by": paired(base.errors[m], base.errors[who]) for m in many})
         if once:
+            text = f"{source} (not the paper's): {who} errs less than {', '.join(once)}, all of one round, everywhere"
+            names = [who.replace("feddistr", m) if m == "fedpft" else m for m in once]
+            pairs = ((m, at) for at in levels for m in names)
             yield ordered(
-                f"{source} (not the paper's): {who} errs less than {', '.join(once)}, all of one round, everywhere",
-                {
-                    f"{m} at {level.at} above it by": paired(level.errors[m], level.errors[who])
-                    for level in levels
-                    for m in (who.replace("feddistr", m) if m == "fedpft" else m for m in once)
-                },
+                text, {f"{m} at {of.at} above it by": paired(of.errors[m], of.errors[who]) for m, of in pairs}
             )
 
 
 def cheaper_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
     """What FedAvg sends until it is as good, and whether it takes longer the less overlap there is (Table 2)."""
-    needed = []
     for level in levels:
-        by, cost, sent = level.by_round["fedavg"], level.sent["fedavg"], [b[-1] for b in level.sent["feddistr"]]
-        for whose, wanted in (("clients", "feddistr"), ("server", f"feddistr{SERVER}")):
-            first = reaching(by, level.errors[wanted])
-            needed += [(level.at, first)] if whose == "clients" else []
+        sent, rounds = [b[-1] for b in level.sent["feddistr"]], max(level.by_round["fedavg"])
+        for whose, first in level.reached.items():
             # Where it was not reached the bytes of all rounds are less than it takes.
-            spent = [b[-1] if t is None else b[t - 1] for t, b in zip(first, cost, strict=True)]
+            by_seed = zip(first, level.sent["fedavg"], strict=True)
+            spent = [by[-1] if t is None else by[t - 1] for t, by in by_seed]
             text = f"{source}, {level.at}: FedAvg transmits more until it is as good as FedDistr's {whose}"
-            yield counted(text, [1e-6 * d for d in paired(spent, sent)], f"MB{_short(first, max(by))}", 1.0, "+.3f")
-    for less, more in itertools.pairwise(needed):
-        yield slower(source, less, more, max(levels[0].by_round["fedavg"]))
+            yield counted(text, [1e-6 * d for d in paired(spent, sent)], f"MB{_short(first, rounds)}", 1.0, "+.3f")
+    for less, more in itertools.pairwise(levels):
+        pair = (less.at, less.reached["clients"]), (more.at, more.reached["clients"])
+        yield slower(source, *pair, max(levels[0].by_round["fedavg"]))
 
 
 CLAIMS: dict[str, Callable[[str, Sequence[Level]], Iterable[Claim]]] = {
@@ -433,8 +353,7 @@ def slower(
     nothing is known.
     """
     text = f"{source}: FedAvg needs more rounds at {less[0]} than at {more[0]}"
-    missed = sum(t is None for t in more[1])
-    if missed:
+    if missed := sum(t is None for t in more[1]):
         seeds = f"{missed} of {len(more[1])} seeds"
         return Claim(text, None, f"at {more[0]} not reached within {rounds} rounds in {seeds}")
     apart = [
@@ -450,8 +369,7 @@ PLAIN = "no noise"
 def privacy(request: ReproductionRequest) -> Result:
     """Error, epsilon and nearest copies against noise on embeddings."""
     draft = Draft.of(request)
-    name, xi = draft["compare_on"], draft["xi"]
-    table = ground(draft, name)
+    ((name, table),), xi = grounds(draft).items(), draft["xi"]
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
     noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}
     methods = {PLAIN: options, **noisy}

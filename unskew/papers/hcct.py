@@ -37,13 +37,13 @@ from unskew.history import History
 from unskew.info import JudgedGroups
 from unskew.keys import Key
 from unskew.papers.claims import Claim, counted, ordered, paired, same
-from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import (
+from unskew.papers.result import Result, Row
+from unskew.papers.study import (
     Draft,
     ReproductionRequest,
     Settings,
-    bests,
     curves_of,
+    final,
     groups_found,
     load,
     percent,
@@ -56,7 +56,6 @@ from unskew.report.stats import Curve
 
 Floats = npt.NDArray[np.float64]
 Clients = Sequence[ClientIndex]
-Divide = Callable[..., Clients]
 
 TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4, 5))
 TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}
@@ -219,7 +218,7 @@ class ImageTask:
     name: str
     settings: Settings
     dataset: Dataset
-    divide: Divide
+    divide: Callable[..., Clients]
 
     @property
     def rounds(self) -> int:
@@ -288,15 +287,17 @@ def _means(errors: Iterable[Floats]) -> list[float]:
     return [float(e.mean()) for e in errors]
 
 
-def _apart(above: Sequence[Floats], below: Sequence[Floats]) -> list[float]:
-    """Paired differences of mean errors."""
-    return paired(_means(above), _means(below))
-
-
-def over_clients(method: str, setting: str, metric: str, errors: Sequence[Floats], paper: float | None = None) -> Row:
-    """A row with the mean over clients and their spread (the population's), both averaged over seeds."""
-    values, std = _means(errors), float(np.mean([e.std() for e in errors]))
-    return Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values))
+def add_errors(
+    draft: Draft,
+    setting: str,
+    errors: Mapping[str, Sequence[Floats]],
+    metric: str = "error",
+    paper: float | None = None,
+) -> None:
+    """Add a row for each method, with the mean over clients and their spread (the population's), both over seeds."""
+    for method, of in errors.items():
+        values, std = _means(of), float(np.mean([e.std() for e in of]))
+        draft.rows.append(Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values)))
 
 
 def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
@@ -314,18 +315,13 @@ def table2(request: ReproductionRequest) -> Result:
     errors = client_errors(runs)
     apart = client_errors(run_seeds(draft, task, {p: methods[p] for p in more["patterns"]}, more["seeds"]))
     for pattern, printed in TABLE2.items():
-        own = errors[pattern]
-        for client in range(3):
-            where, values = f"client {client + 1}", [float(e[client]) for e in own]
-            draft.add(pattern, where, "error", values, printed[where] / 100)
-            if pattern in apart:
-                others = [float(e[client]) for e in apart[pattern]]
-                draft.add(f"{pattern}, other seeds", where, "error", others, printed[where] / 100)
-        where = "mean over clients"
-        draft.rows += [
-            over_seeds(pattern, where, "error", _means(own), printed[where] / 100),
-            over_seeds(pattern, where, "error.clients_std", [float(e.std()) for e in own], printed[f"{where} ±"] / 100),
-        ]
+        for where, k in ((f"client {k + 1}", k) for k in range(3)):
+            for label, of in ((pattern, errors), (f"{pattern}, other seeds", apart)):
+                if pattern in of:
+                    draft.add(label, where, "error", [float(e[k]) for e in of[pattern]], printed[where] / 100)
+        where, own = "mean over clients", errors[pattern]
+        draft.add(pattern, where, "error", _means(own), printed[where] / 100)
+        draft.add(pattern, where, "error.clients_std", [float(e.std()) for e in own], printed[f"{where} ±"] / 100)
     for client in range(3):
         steps: dict[str, list[float]] = {}
         for a, b in published_order(client, patterns):
@@ -360,21 +356,25 @@ def table4(request: ReproductionRequest) -> Result:
     """All nine methods, HCCT with alpha as published and by rule, on the tasks named by `on`."""
     draft = Draft.of(request)
     for name in draft["on"]:
-        task = read_task(draft, name)
-        runs, alphas, pilots = [], [], []
+        task, runs, alphas, pilots = read_task(draft, name), [], [], []
         for seed in draft["seeds"]:
-            clients = task.divide(task.dataset, Key(seed) / request.name / task.name)
+            clients = task.divide(task.dataset, Key(seed) / request.name / name)
             pilots.append(_pilot(draft, task, clients, seed))
             alphas.append(chosen(pilots[-1]) * _mean_size(clients))
             methods = table4_methods(task, alphas[-1]) | by_domain(task.dataset, clients)
             runs.append(run(draft, task, clients, seed, methods, eval_every=5))
-            request.callback.note(f"{task.name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
+            request.callback.note(f"{name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
         errors = client_errors(runs)
-        draft.rows += _table4_rows(task, errors, alphas, runs)
+        _table4_rows(draft, name, errors, runs)
+        draft.add(BY_RULE, name, "alpha", alphas)
         for s in draft["shares"]:
             draft.add(f"pilot, alpha {s:g} D", name, "error.validation", [1.0 - scores[s] for scores in pilots])
-        draft.claims += _table4_claims(task, errors)
+        for m in ("hcct", BY_RULE, f"hcct{RELEASED}") if name == "Digit" else ():
+            others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
+            steps = {f"{other} above it by": paired(_means(errors[other]), _means(errors[m])) for other in others}
+            draft.claims.append(ordered(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
         draft.curves = draft.curves or error_curves(runs)
+    draft.judge()
     return draft.result()
 
 
@@ -429,44 +429,22 @@ def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
     return {BY_DOMAIN: {"name": "grouped", "groups": list(groups.values())}}
 
 
-def _table4_rows(
-    task: ImageTask, errors: Mapping[str, Sequence[Floats]], alphas: Sequence[float], runs: Sequence[History]
-) -> list[Row]:
-    rows = []
+def _table4_rows(draft: Draft, name: str, errors: Mapping[str, Sequence[Floats]], runs: Sequence[History]) -> None:
     for method, values in errors.items():
         like = LIKE.get(method, method)
         printed = TABLE4.get(like, {})
-        rows.append(over_clients(method, task.name, "error", values, share(printed.get(task.name))))
+        add_errors(draft, name, {method: values}, paper=share(printed.get(name)))
         if len(values) > 1:
-            over, std = float(np.std(_means(values), ddof=1)), share(printed.get(f"{task.name} ±"))
-            rows.append(Row(method, task.name, "error.seeds_std", std, over, None, "seeds", (over,)))
-        best = [1.0 - v for history in runs for v in bests(history, method, "personal.accuracy.mean")]
-        rows.append(over_seeds(method, task.name, "error.best", best))
-        if task.name == "Digit":
-            for metric, of in TABLE5_COLUMNS.items():
-                paper = share(TABLE5.get(like, {}).get(metric))
-                rows.append(over_seeds(method, task.name, f"error.{metric}", [float(of(e)) for e in values], paper))
-    rows.append(over_seeds(BY_RULE, task.name, "alpha", alphas))
-    return rows
+            over, std = float(np.std(_means(values), ddof=1)), share(printed.get(f"{name} ±"))
+            draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
+        best = [1.0 - v for history in runs for v in final(history, method, "personal.accuracy.mean.best")]
+        draft.add(method, name, "error.best", best)
+        for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
+            paper = share(TABLE5.get(like, {}).get(metric))
+            draft.add(method, name, f"error.{metric}", [float(of(e)) for e in values], paper)
 
 
-def _table4_claims(task: ImageTask, errors: Mapping[str, Sequence[Floats]]) -> list[Claim]:
-    """The paper's claims about a column, for HCCT with each alpha."""
-    ours = [m for m in ("hcct", BY_RULE, f"hcct{RELEASED}") if m in errors]
-    if task.name == "Digit":
-        others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
-        return [
-            ordered(
-                f"Digit: {m} has a smaller error than all that is not HCCT",
-                {f"{other} above it by": _apart(errors[other], errors[m]) for other in others},
-            )
-            for m in ours
-        ]
-    other = "global" if task.name == "FMNIST" else "independent"
-    return [same(f"{task.name}: {m} equals {other}", _apart(errors[m], errors[other])) for m in ours]
-
-
-# ---------------------------------------------------------------- a forced number of groups (Fig. 5)
+# ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
 def groups(request: ReproductionRequest) -> Result:
     """Error and utility of HCCT by the number of groups it merges down to, for clients of five domains."""
     draft, curves, least = Draft.of(request), {}, dict[int, list[float]]()
@@ -474,18 +452,17 @@ def groups(request: ReproductionRequest) -> Result:
     for each in draft["per_domain"]:
         task = replace(everyone, name=f"Digit-{each}", divide=partial(everyone.divide, per_domain=each))
         number = each * len(everyone.dataset.domain_names)
-        where = f"{number} clients"
-        forced = [k for k in draft["forced"] if k <= number]
+        where, forced = f"{number} clients", [k for k in draft["forced"] if k <= number]
         methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": draft["alpha"]} for k in forced}
         runs = run_seeds(draft, task, methods)
-        errors, utility = client_errors(runs), _utilities(runs)
-        for name in methods:
-            draft.rows.append(over_clients(name, where, "error", errors[name]))
-            draft.add(name, where, "utility", utility[name])
+        add_errors(draft, where, client_errors(runs))
+        for name, values in (utility := _utilities(runs)).items():
+            draft.add(name, where, "utility", values)
+        errors = {name: draft.values(name, where, "error") for name in methods}
         draft.claims.append(placed(where, errors, utility))
-        curves[f"{where}: test error, %"] = percent(forced, [_means(errors[name]) for name in methods])
+        curves[f"{where}: test error, %"] = percent(forced, [errors[name] for name in methods])
         curves[f"{where}: utility, x 100"] = percent(forced, [utility[name] for name in methods])
-        least[number] = [min(of_seed) for of_seed in zip(*(_means(errors[name]) for name in methods), strict=True)]
+        least[number] = [min(of_seed) for of_seed in zip(*errors.values(), strict=True)]
     if len(least) > 1:
         few, many = min(least), max(least)
         draft.above(f"at its best number of groups {many} clients err less than {few}", least[few], least[many])
@@ -499,52 +476,44 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
     for record in (history.record for history in runs):
         for method in record.reports(JudgedGroups):
             by_round = ([u for u in i.utility if u is not None] for _, _, i in info_of(record, method, JudgedGroups))
-            means = [float(np.mean(values)) for values in by_round if values]
-            if means:
+            if means := [float(np.mean(values)) for values in by_round if values]:
                 out.setdefault(method, []).append(float(np.mean(means)))
     return out
 
 
-def placed(where: str, errors: Mapping[str, Sequence[Floats]], utility: Mapping[str, Sequence[float]]) -> Claim:
+def placed(where: str, errors: Mapping[str, Sequence[float]], utility: Mapping[str, Sequence[float]]) -> Claim:
     """The claim that the error at the utility's maximum is the smallest of all."""
     most = max(utility, key=lambda m: float(np.mean(utility[m])))
-    least = min(errors, key=lambda m: float(np.mean(_means(errors[m]))))
+    least = min(errors, key=lambda m: float(np.mean(errors[m])))
     text = f"{where}: the error where the utility is largest is the smallest, within a point"
-    claim = same(text, _apart(errors[most], errors[least]))
+    claim = same(text, paired(errors[most], errors[least]))
     peaks = f"utility is largest at {most}, error smallest at {least}, in the paper (20) both at {BEST_GROUPS:g}"
     return replace(claim, evidence=f"{peaks}; {claim.evidence}")
 
 
 # ---------------------------------------------------------------- groups that are known
+FOUND = 0.9
+"""Adjusted Rand index from which groups are the known ones: 1 is all of them, 0 what chance finds."""
+
+
 def known_groups(request: ReproductionRequest) -> Result:
     """Clients in groups that are known: do HCCT and IFCA find them, and is it worth it?"""
     draft = Draft.of(request)
     for name in draft["tasks"]:
-        task = read_task(draft, name)
-        runs, rand = [], dict[str, list[float]]()
+        task, runs, rand = read_task(draft, name), [], dict[str, list[float]]()
         for seed in draft["seeds"]:
             clients = task.divide(task.dataset, Key(seed) / request.name / name)
-            history = run(draft, task, clients, seed, {**draft["methods"], **by_domain(task.dataset, clients)})
-            runs.append(history)
-            for method, indices in groups_found(history).items():
+            runs.append(run(draft, task, clients, seed, {**draft["methods"], **by_domain(task.dataset, clients)}))
+            for method, indices in groups_found(runs[-1]).items():
                 rand.setdefault(method, []).extend(indices)
-        errors = client_errors(runs)
-        draft.rows += [over_clients(method, name, "error", values) for method, values in errors.items()]
-        finders = sorted(draft["methods"].keys() & rand)
-        draft.rows += [over_seeds(method, name, "adjusted Rand", rand[method]) for method in finders]
-        for method, (other, words) in itertools.product((BY_DOMAIN, *finders), GENERAL.items()):
-            draft.above(f"{name}: {method} errs less than {words}", _means(errors[other]), _means(errors[method]))
-        for method in finders:
+        add_errors(draft, name, client_errors(runs))
+        for method in sorted(draft["methods"].keys() & rand):
+            draft.add(method, name, "adjusted Rand", rand[method])
             text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
             draft.claims.append(counted(text, [v - FOUND for v in rand[method]], "of the index", 1.0, "+.2f"))
         draft.curves = draft.curves or error_curves(runs)
+    draft.judge()
     return draft.result()
-
-
-FOUND = 0.9
-"""Adjusted Rand index from which groups are the known ones: 1 is all of them, 0 what chance finds."""
-
-GENERAL = {"global": "one global model", "independent": "training alone"}
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
@@ -553,35 +522,28 @@ def arrivals(request: ReproductionRequest) -> Result:
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
     task = read_task(draft, "CIFAR-10")
-    methods = {
-        f"{way}, {n} new": {"name": "hcct", "alpha": alpha, "arrivals": {"start": start, "every": every, "number": n}}
-        for way, alpha in ways.items()
-        for n in ((0, *new) if way == "hcct" else new)
-    }
+    arms = [(way, n) for way in ways for n in ((0, *new) if way == "hcct" else new)]
+    plan = {"start": start, "every": every}
+    methods = {f"{w}, {n}": {"name": "hcct", "alpha": ways[w], "arrivals": {**plan, "number": n}} for w, n in arms}
     errors = client_errors(run_seeds(draft, task, methods))
-    present = {n: start + n * ((task.rounds - 1) // every) for n in (0, *new)}
-    founders = {m: [e[:start] for e in values] for m, values in errors.items()}
-    came = {f"{w}, {n} new": [e[start : present[n]] for e in errors[f"{w}, {n} new"]] for w in ways for n in new}
-    there = {n: [e[: present[n]] for e in errors[f"hcct, {n} new"]] for n in (0, *new)}
-    for method in errors:
-        way, _, n = method.removesuffix(" new").rpartition(", ")
-        setting = f"{n} new every {every} rounds"
-        if way == "hcct":
-            draft.rows.append(over_clients(way, setting, "error", there[int(n)]))
-        draft.rows.append(over_clients(way, setting, "error.founders", founders[method]))
-        if method in came:
-            draft.rows.append(over_clients(way, setting, "error.arrivals", came[method]))
+    for way, n in arms:
+        present, of = start + n * ((task.rounds - 1) // every), errors[f"{way}, {n}"]
+        parts = {"error": slice(present)} if way == "hcct" else {}
+        parts |= {"error.founders": slice(start)} | ({"error.arrivals": slice(start, present)} if n else {})
+        for metric, clients in parts.items():
+            add_errors(draft, f"{n} every {every} rounds", {way: [e[clients] for e in of]}, metric)
+    before = f"0 every {every} rounds"
     for n in new:
         when = f"{n} every {every} rounds"
-        text = f"{when}: the final error is smaller than without arrivals"
-        draft.above(text, _means(there[0]), _means(there[n]))
-        mine = _means(came[f"hcct, {n} new"])
-        for other in (way for way in ways if way != "hcct"):
-            text = f"{when}: arrivals placed by benefit err less than {other}"
-            draft.above(text, _means(came[f"{other}, {n} new"]), mine)
+        total, founders = ([draft.values("hcct", at, m) for at in (before, when)] for m in ("error", "error.founders"))
+        draft.above(f"{when}: the final error is smaller than without arrivals", *total)
         text = f"{when}: who was there from the start errs no more and no less for it"
-        draft.claims.append(same(text, _apart(founders[f"hcct, {n} new"], founders["hcct, 0 new"])))
-    draft.curves = {way: percent(new, [_means(came[f"{way}, {n} new"]) for n in new]) for way in ways}
+        draft.claims.append(same(text, paired(*founders)))
+    draft.judge()
+    draft.curves = {
+        way: percent(new, [draft.values(way, f"{n} every {every} rounds", "error.arrivals") for n in new])
+        for way in ways
+    }
     return draft.result()
 
 
@@ -590,17 +552,13 @@ def alpha(request: ReproductionRequest) -> Result:
     """HCCT's error against alpha for clients with few or many examples."""
     draft, curves = Draft.of(request), {}
     methods = {f"alpha {a:g}": {"name": "hcct", "alpha": a} for a in draft["alphas"]}
-    logs = [math.log10(a) for a in draft["alphas"]]
     images = read_task(draft, "CIFAR-10")
     for ratio in draft["ratios"]:
         # The same shards and test images at every ratio; a larger one adds training examples.
         task = replace(images, name=f"CIFAR-10-{ratio:g}", divide=partial(images.divide, train=ratio))
         errors = client_errors(run_seeds(draft, task, methods))
-        where = f"train ratio {ratio:g}"
-        draft.rows += [over_clients(m, where, "error", values) for m, values in errors.items()]
-        curves[where] = percent(logs, [_means(errors[m]) for m in methods])
-        low, high = ("1", "100") if ratio >= 0.2 else ("100", "1")
-        text = f"{where}: alpha {low} errs less than alpha {high}"
-        draft.above(text, _means(errors[f"alpha {high}"]), _means(errors[f"alpha {low}"]))
+        add_errors(draft, where := f"train ratio {ratio:g}", errors)
+        curves[where] = percent(map(math.log10, draft["alphas"]), [_means(errors[m]) for m in methods])
+    draft.judge()
     draft.curves = curves
     return draft.result()

@@ -9,7 +9,7 @@ import json
 import lzma
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +24,22 @@ from unskew.data.text import tokens, vocabulary
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired, same
-from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.toolkit import (
-    Draft,
-    ReproductionRequest,
-    drawn,
-    groups_found,
-    merged,
-    published,
-    rows_of,
-    write_npz,
-)
+from unskew.papers.result import Result
+from unskew.papers.study import Draft, ReproductionRequest, groups_found, merged, published, rows_of, write_npz
 from unskew.record.logs import ADAPTED, SERVED, gap_name
 from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 
-HOSPITALS = ("Cleveland", "Hungary", "Switzerland", "Long Beach V.A.")
 SEEDS = (42, 43, 44, 45, 46)
 Sites = Sequence[Sequence[float]]
 """A number for each site and seed."""
 
-FLAMBY = ("FedAvg", "FedProx", "Scaffold", "FedAdam", "FedYogi", "FedAdagrad")
-
 
 # ---------------------------------------------------------------- FLamby
 def flamby(name: str, clients: int) -> dict[str, list[list[float]]]:
-    """FLamby's results: method -> for each client's test set, then the pooled one, the value of each seed."""
-    columns = [*(f"client {k}" for k in range(clients)), "pooled"]
-    table = published(f"natural-flamby-{name}")
-    return {m: [[row[f"{test} seed {s}"] for s in SEEDS] for test in columns] for m, row in table.items()}
-
-
-def mean_over_clients(by_client: Sequence[Sequence[float]]) -> list[float]:
-    """The mean over clients of each seed."""
-    return [statistics.fmean(of_seed) for of_seed in zip(*by_client, strict=True)]
+    """FLamby's results: method -> for each client's test set the value of each seed."""
+    tests, table = [f"client {k}" for k in range(clients)], published(f"natural-flamby-{name}")
+    return {m: [[row[f"{test} seed {s}"] for s in SEEDS] for test in tests] for m, row in table.items()}
 
 
 def agreement(text: str, ours: Sequence[float], theirs: Sequence[float]) -> Claim:
@@ -70,160 +52,109 @@ def agreement(text: str, ours: Sequence[float], theirs: Sequence[float]) -> Clai
     if bounds is None:
         return Claim(text, abs(difference) < 1e-6, f"{100 * difference:+.2f} points, no spread")
     half = bounds[1] - difference
-    evidence = (
-        f"{100 * statistics.fmean(ours):.2f} ± {100 * statistics.stdev(ours):.2f} against "
-        f"{100 * statistics.fmean(theirs):.2f} ± {100 * statistics.stdev(theirs):.2f}: "
-        f"{100 * difference:+.2f} ∓ {100 * half:.2f} at 95 %"
-    )
+    means = [f"{100 * statistics.fmean(of):.2f} ± {100 * statistics.stdev(of):.2f}" for of in (ours, theirs)]
+    evidence = f"{' against '.join(means)}: {100 * difference:+.2f} ∓ {100 * half:.2f} at 95 %"
     return Claim(text, abs(difference) <= half, evidence)
 
 
-def of_sites(
-    history: History, method: str, seeds: Sequence[int], sites: int, name: str | None = None
-) -> list[list[float]]:
+def of_sites(history: History, method: str, name: str | None = None) -> list[list[float]]:
     """The headline of each site's own model on its own test data: for each site the value of each seed."""
-    by_seed = [[*history.client_values(method, name, s).values()] for s in seeds]
-    return [[of[k] for of in by_seed] for k in range(sites)]
+    by_seed = [history.client_values(method, name, seed).values() for seed in history.record.seeds]
+    return [list(of_site) for of_site in zip(*by_seed, strict=True)]
 
 
-def on_all_sites(model: nn.Module, data: Dataset) -> list[float]:
-    """A model's accuracy on each site's own test data."""
+def on_all_sites(history: History, method: str, data: Dataset, client: int | None = None) -> list[list[float]]:
+    """A model's accuracy on each site's own test data: for each site the value of each seed."""
     assert data.owners is not None
     assert data.own_test is not None
     assert isinstance(data.x_train, torch.Tensor)
     rows = [data.own_test & (data.owners == k) for k in range(len(data.client_names))]
+    models = [history.model(method, client, seed) for seed in history.record.seeds]
     with torch.no_grad():
-        return [float((model(data.x_train[r]).argmax(1) == data.y_train[r]).double().mean()) for r in rows]
+        return [
+            [float((model(data.x_train[r]).argmax(1) == data.y_train[r]).double().mean()) for model in models]
+            for r in rows
+        ]
 
 
-def site_rows(
-    method: str,
-    setting: str,
-    ours: Sites,
-    theirs: Sites,
-    names: Sequence[str] = HOSPITALS,
-    mean: str = "mean accuracy",
-    each: str = "accuracy, {}",
-) -> list[Row]:
-    """A row for the mean over sites and one for each, FLamby's beside ours; `theirs` may be empty."""
-    published = mean_over_clients(theirs[: len(ours)]) if theirs else []
-    rows = [over_seeds(method, setting, mean, mean_over_clients(ours), _mean(published))]
-    for k, name in enumerate(names):
-        rows.append(over_seeds(method, setting, each.format(name), ours[k], _mean(theirs[k]) if theirs else None))
-    return rows
+def by_seed(sites: Sites) -> list[float]:
+    """The mean over sites of each seed."""
+    return [statistics.fmean(of_seed) for of_seed in zip(*sites, strict=True)]
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def add_sites(draft: Draft, method: str, setting: str, ours: Sites, theirs: Sites) -> None:
+    """Add a row for the mean over sites and one for each, FLamby's mean over seeds beside ours, if there is one."""
+    mean, each = draft["called"]
+    names = [mean, *(each.format(name) for name in draft["sites"])]
+    printed = [statistics.fmean(of) for of in (by_seed(theirs), *theirs)] if theirs else [None] * len(names)
+    for name, values, paper in zip(names, [by_seed(ours), *ours], printed, strict=True):
+        draft.add(method, setting, name, values, paper)
 
 
 def heart(request: ReproductionRequest) -> Result:
     """Four hospitals, by FLamby's protocol."""
     draft = Draft.of(request)
-    theirs, base = flamby("heart", len(HOSPITALS)), draft["experiment"]
-    base = merged(base, {"task": _plain(request, "heart")})
-    seeds = base["seeds"]
-    parts = ("federated", "alone", "pooled")
-    histories = {part: draft.run(part, base, draft[part]) for part in parts}
+    hospitals, base = draft["sites"], _plain(draft, "heart")
+    theirs = flamby("heart", len(hospitals))
+    runs = {part: draft.run(part, base, draft[part]) for part in ("federated", "alone", "pooled")}
     data = run_setup.prepare(draft.experiment("federated", base, draft["federated"])).dataset
-    federated = histories["federated"]
-    ours = {m: of_sites(federated, m, seeds, len(HOSPITALS)) for m in federated.methods}
-    ours["alone"] = of_sites(histories["alone"], "alone", seeds, len(HOSPITALS))
-    pooled = [on_all_sites(histories["pooled"].model("Pooled", seed=s), data) for s in seeds]
-    ours["Pooled"] = [list(of_site) for of_site in zip(*pooled, strict=True)]
-    for k, name in enumerate(HOSPITALS):
-        crossed = [on_all_sites(histories["alone"].model("alone", k, s), data) for s in seeds]
-        ours[f"{name}'s model"] = [list(of_site) for of_site in zip(*crossed, strict=True)]
+    ours = {m: of_sites(runs["federated"], m) for m in runs["federated"].methods}
+    ours |= {"alone": of_sites(runs["alone"], "alone"), "Pooled": on_all_sites(runs["pooled"], "Pooled", data)}
+    for k, name in enumerate(hospitals):
+        ours[f"{name}'s model"] = on_all_sites(runs["alone"], "alone", data, k)
         theirs[f"{name}'s model"] = theirs.pop(f"Local {k}")
-    theirs["alone"] = [theirs[f"{name}'s model"][k] for k, name in enumerate(HOSPITALS)]
-    protocol = ("Pooled", "alone", *FLAMBY, *(f"{name}'s model" for name in HOSPITALS))
-    for method in protocol:
-        draft.rows += site_rows(method, "FLamby's protocol", ours[method], theirs[method])
-    for method in federated.methods:
-        if method not in protocol:
-            draft.rows += site_rows(method, "beside it", ours[method], [])
-    _heart_claims(draft, ours, theirs, protocol)
-    from_theirs = alone_from_their_starts(draft, base)
-    draft.rows += site_rows("alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
-    for k, name in enumerate(HOSPITALS):
+    theirs["alone"] = [theirs[f"{name}'s model"][k] for k, name in enumerate(hospitals)]
+    for method in [m for m in ours if m in theirs] + [m for m in ours if m not in theirs]:
+        setting = "FLamby's protocol" if method in theirs else "beside it"
+        add_sites(draft, method, setting, ours[method], theirs.get(method, ()))
+    mean = {m: by_seed(sites) for m, sites in ours.items()}
+    for m in (m for m in ours if m in theirs):
+        text = f"{m}: the mean over hospitals differs from FLamby's by no more than chance"
+        draft.claims.append(agreement(text, mean[m], by_seed(theirs[m])))
+    for text, one, other in draft["means"]:
+        draft.above(text, mean[one], mean[other])
+    for k, name in enumerate(hospitals):
+        text = f"{name} is better off alone than with FedAvg, both by FLamby's protocol"
+        draft.above(text, ours["alone"][k], ours["FedAvg"][k])
+    # Training alone from FLamby's initial weights, nothing else changed, start by start.
+    starts = [{"seeds": [start], "task": {"model_options": {"start": start}}} for start in SEEDS]
+    each = [of_sites(draft.run(f"start-{of['seeds'][0]}", base, draft["alone"], of), "alone") for of in starts]
+    from_theirs = [[values[k][0] for values in each] for k in range(len(hospitals))]
+    add_sites(draft, "alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
+    for k, name in enumerate(hospitals):
         text = f"{name} alone, from FLamby's own initial weights, is what FLamby's is"
         draft.claims.append(same(text, paired(from_theirs[k], theirs["alone"][k]), 0.02))
     return draft.result()
 
 
-def alone_from_their_starts(draft: Draft, base: Mapping[str, Any]) -> list[list[float]]:
-    """Training alone from FLamby's initial weights, nothing else changed: for each hospital the value of each start."""
-    by_start = []
-    for start in SEEDS:
-        change = {"seeds": [start], "task": {"model_options": {"start": start}}}
-        history = draft.run(f"start-{start}", base, draft["alone"], change)
-        by_start.append([values[0] for values in of_sites(history, "alone", [start], len(HOSPITALS))])
-    return [list(of_site) for of_site in zip(*by_start, strict=True)]
-
-
-def _heart_claims(
-    draft: Draft, ours: Mapping[str, Sites], theirs: Mapping[str, Sites], protocol: Sequence[str]
-) -> None:
-    """The means agree with FLamby's; who is better off alone; and what the rate has to do with it."""
-    mean = {m: mean_over_clients(values) for m, values in ours.items()}
-    for m in protocol:
-        text = f"{m}: the mean over hospitals differs from FLamby's by no more than chance"
-        draft.claims.append(agreement(text, mean[m], mean_over_clients(theirs[m][: len(HOSPITALS)])))
-    for text, one, other in (
-        ("Cleveland's model, trained alone, beats FedAvg in the mean (FLamby: .722 against .685)",
-         "Cleveland's model", "FedAvg"),
-        ("FedAvg at ten times FLamby's rate is better: its rate is what holds it back", "FedAvg at .01", "FedAvg"),
-    ):  # fmt: skip
-        draft.above(text, mean[one], mean[other])
-    for k, name in enumerate(HOSPITALS):
-        text = f"{name} is better off alone than with FedAvg, both by FLamby's protocol"
-        draft.above(text, ours["alone"][k], ours["FedAvg"][k])
-    for method in ("FedAvg", "Ditto", "HCCT", "FedDif", "FedDW", "Cyclic"):
-        text = f"{method} at .01 ends above training alone in the mean over hospitals"
-        draft.above(text, mean[f"{method} at .01"], mean["alone at .01"])
-
-
-# ---------------------------------------------------------------- Fed-TCGA-BRCA
-REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
-
-
 def tcga_brca(request: ReproductionRequest) -> Result:
     """Six regions, by FLamby's protocol."""
     draft = Draft.of(request)
-    theirs, base = flamby("tcga_brca", len(REGIONS)), draft["experiment"]
-    base = merged(base, {"task": _plain(request, "tcga_brca")})
-    seeds = base["seeds"]
-    by_method: dict[str, list[list[float]]] = {}
+    base, theirs = _plain(draft, "tcga_brca"), flamby("tcga_brca", len(draft["sites"]))
+    theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(draft["sites"]))]
+    mean: dict[str, list[float]] = {}
     for part in ("federated", "alone", "scaled"):
         history = draft.run(part, base, draft[part])
-        by_method |= {m: of_sites(history, m, seeds, len(REGIONS), "personal.concordance") for m in history.methods}
-    theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(REGIONS))]
-    for method, ours in by_method.items():
-        published_here = theirs.get(method, [])
-        setting = "FLamby's protocol" if published_here else "age scaled"
-        draft.rows += site_rows(method, setting, ours, published_here, REGIONS, "mean concordance", "{}")
-    mean = {m: mean_over_clients(values) for m, values in by_method.items()}
+        for m in history.methods:
+            ours, printed = of_sites(history, m, "personal.concordance"), theirs.get(m, [])
+            add_sites(draft, m, "FLamby's protocol" if printed else "age scaled", ours, printed)
+            mean[m] = by_seed(ours)
     for method in ("Pooled", "FedAdam", "FedAdagrad"):
         text = f"{method}: the mean over regions differs from FLamby's by no more than chance"
-        draft.claims.append(agreement(text, mean[method], mean_over_clients(theirs[method][: len(REGIONS)])))
+        draft.claims.append(agreement(text, mean[method], by_seed(theirs[method])))
     lottery, scaled = statistics.stdev(mean["FedAvg"]), statistics.stdev(mean["FedAvg, age scaled, .1"])
-    draft.claims.append(
-        Claim(
-            "age unscaled makes FedAvg a lottery: scaled, its spread over seeds is less than half at the same rate",
-            scaled < lottery / 2,
-            f"standard deviation {lottery:.3f} unscaled, {scaled:.3f} scaled",
-        )
-    )
-    for method in ("FedAvg", "FedAdam", "Ditto", "Cyclic"):
-        text = f"{method} is worth it for the mean region against training alone, age scaled"
-        draft.above(text, mean[f"{method}, age scaled"], mean["alone, age scaled"], "concordance", 1.0, "+.3f")
+    text = "age unscaled makes FedAvg a lottery: scaled, its spread over seeds is less than half at the same rate"
+    evidence = f"standard deviation {lottery:.3f} unscaled, {scaled:.3f} scaled"
+    draft.claims.append(Claim(text, scaled < lottery / 2, evidence))
+    draft.judge()
     return draft.result()
 
 
-def _plain(request: ReproductionRequest, name: str) -> dict[str, str]:
-    """Task settings for a data set of FLamby's as it is, without the scaling that it has by name."""
-    root = request.data_dir or os.environ.get("UNSKEW_DATA", "data")
-    return write_npz(request.folder / "data" / f"{name}.npz", arrays_of(name, root))
+def _plain(draft: Draft, name: str) -> dict[str, Any]:
+    """The experiment on a data set of FLamby's as it is, without the scaling that it has by name."""
+    root = draft.request.data_dir or os.environ.get("UNSKEW_DATA", "data")
+    file = draft.request.folder / "data" / f"{name}.npz"
+    return merged(draft["experiment"], {"task": write_npz(file, arrays_of(name, root))})
 
 
 # ---------------------------------------------------------------- a language model, film by film
@@ -297,7 +228,7 @@ def imdb_films(request: ReproductionRequest) -> Result:
     base = merged(draft["experiment"], films(request, draft["films"], draft["public"]))
     for part in ("whole", "adapters", "alone"):
         history = draft.run(part, base, draft[part])
-        draft.rows += rows_of(history, ("global.accuracy", "personal.accuracy.mean", "personal.accuracy.worst_decile"))
+        draft.rows += rows_of(history, draft["metrics"])
         for row in rows_of(history, ("bytes.total",)):
             kilobytes = [n / draft["experiment"]["rounds"] / 1000 for n in row.seeds]
             draft.add(row.method, row.setting, "kB a round", kilobytes)
@@ -305,46 +236,37 @@ def imdb_films(request: ReproductionRequest) -> Result:
     with torch.no_grad():
         right = FilmReader(data.input_shape, 2, **options).eval()(data.x_test).argmax(1) == data.y_test
     draft.add("as pre-trained", draft.rows[0].setting, "global.accuracy", [float(right.double().mean())])
-    values = {(r.method, r.metric): r.seeds for r in draft.rows}
-    own, both = "personal.accuracy.mean", "FedAvg of adapters"
-    for one, other in (("FedAvg", "alone"), (both, "FedAvg"), ("FFA-LoRA", both), ("FedSA-LoRA", both)):
-        draft.above(f"{one} is better than {other} for the films' own reviews", values[one, own], values[other, own])
+    draft.judge()
     return draft.result()
 
 
 # ---------------------------------------------------------------- unseen clients and known groups
-def _suite(request: ReproductionRequest) -> Result:
+def suite(request: ReproductionRequest) -> Result:
     """Every method for clients that trained and for unseen ones, and its groups beside the known ones."""
     draft = Draft.of(request)
-    base = draft["experiment"]
-    task = {"task": drawn(request, base["task"]["data"], None)}
-    compared = draft.experiment("", base, task)
-    history = draft.complete(compared, "")
+    history = draft.run("run", draft.ground())
     h = history.headline
     own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
-    metrics = (h.shared, f"{h.shared}.mean_last_fifth", own, h.worst, served, adapted, "bytes.total")
     gaps = (gap_name(models, h.name) for models in (SERVED, ADAPTED))
-    draft.rows += rows_of(history, (*metrics, *gaps))
-    rand = groups_found(history)
-    draft.rows += [over_seeds(m, draft.rows[0].setting, "adjusted Rand", values) for m, values in rand.items()]
-    sign = 1.0 if h.higher else -1.0
+    metrics = (h.shared, f"{h.shared}.mean_last_fifth", own, h.worst, served, adapted, "bytes.total", *gaps)
+    draft.rows += rows_of(history, metrics)
+    where, rand = draft.rows[0].setting, groups_found(history)
+    for m, indices in rand.items():
+        draft.add(m, where, "adjusted Rand", indices)
     shown = "points" if h.percent else h.label, h.scale, "+.3f" if h.bounded and not h.percent else "+.2f"
-    values = {(r.method, r.metric): [sign * v for v in r.seeds] for r in draft.rows}
-    for m in compared.methods:
-        if (m.label, served) not in values:
-            continue
-        mine = {metric: values[m.label, metric] for metric in (own, served, adapted)}
-        if m.name not in ("independent", "centralised"):
-            text = f"{m.label} is worth it against training alone for clients that trained"
-            draft.above(text, mine[own], values["alone", own], *shown)
-        if m.name != "independent":
-            text = f"{m.label} serves unseen clients worse than clients that trained"
-            draft.above(text, mine[own], mine[served], *shown)
-            draft.above(f"adapting helps unseen clients of {m.label}", mine[adapted], mine[served], *shown)
+
+    def above(text: str, one: tuple[str, str], other: tuple[str, str]) -> None:
+        these, those = ([v if h.higher else -v for v in draft.values(m, where, metric)] for m, metric in (one, other))
+        draft.above(text, these, those, *shown)
+
+    for m in (m for m in history.methods if draft.values(m, where, served)):
+        if m not in ("alone", "pooled"):
+            text = f"{m} is worth it against training alone for clients that trained"
+            above(text, (m, own), ("alone", own))
+        if m != "alone":
+            above(f"{m} serves unseen clients worse than clients that trained", (m, own), (m, served))
+            above(f"adapting helps unseen clients of {m}", (m, adapted), (m, served))
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
         draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
     return draft.result()
-
-
-mnist_writers = landmine = wisdm = parkinsons = shakespeare = _suite

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scipy.stats import rankdata
 
@@ -23,49 +23,16 @@ from unskew.decide.sites import sites_of
 from unskew.experiment import config
 from unskew.files import write_atomically
 from unskew.history import History
-from unskew.papers.claims import LEVEL, Claim, decide, paired, same
+from unskew.papers.claims import LEVEL, Claim, decide, paired
 from unskew.papers.result import Result, Row
-from unskew.papers.toolkit import (
-    Draft,
-    ReproductionRequest,
-    Settings,
-    curves_of,
-    drawn,
-    final,
-    merged,
-    percent,
-    rows_of,
-)
+from unskew.papers.study import Draft, ReproductionRequest, curves_of, percent, rows_of
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
-
-METRICS = (
-    "global.accuracy",
-    "global.accuracy.mean_last_fifth",
-    "global.accuracy.best",
-    "global.accuracy.minus_fedavg",
-    "personal.accuracy.mean",
-    "personal.accuracy.worst_decile",
-    "bytes.total",
-)
-
-
-def bfloat16(request: ReproductionRequest) -> Result:
-    """FedAvg in half precision and in single."""
-    draft = Draft.of(request)
-    task = drawn(request, draft["experiment"]["task"]["data"], draft["draw"])
-    history = draft.run("run", draft["experiment"], {"task": task}, methods=["fedavg", "fedavg, bfloat16"])
-    draft.rows += rows_of(history, METRICS)
-    single, half = (final(history, m, "global.accuracy") for m in ("fedavg", "fedavg, bfloat16"))
-    draft.claims.append(same("trained in bfloat16 fedavg ends where it ends in float32", paired(half, single)))
-    draft.curves = curves_of(history)
-    return draft.result()
 
 
 def clock(request: ReproductionRequest) -> Result:
     """Compare methods by simulated time: accuracy once the first of them has ended, and seconds until a target."""
-    draft = Draft.of(request)
-    methods = ["fedavg", "fedbuff", "fedasync", "feddif"]
+    draft, methods = Draft.of(request), ["fedavg", "fedbuff", "fedasync", "feddif"]
     history = draft.run("run", draft["experiment"], methods=methods)
     late = draft.run("deadline", draft["experiment"], draft["deadline"], methods=["fedavg"])
     timed = {m: [_by_time(history, m, s) for s in sorted(draft.seeds)] for m in methods}
@@ -107,14 +74,6 @@ TWELVE: dict[str, dict[str, object]] = {
 """Methods of the fair comparison: corrections of drift, servers' optimisers, ours, and models of one's own."""
 
 
-def _asked(request: ReproductionRequest, draft: Draft, methods: Mapping[str, Mapping[str, object]]) -> Settings:
-    """The reproduction's experiment with other methods, its examples drawn; natural clients are not divided."""
-    table = {**draft["experiment"], "methods": methods}
-    task = merged(table["task"], drawn(request, table["task"]["data"], draft.settings.get("draw")))
-    natural = table["split"]["name"] == "natural"
-    return {**table, "task": task, "split": {"name": "natural"} if natural else table["split"]}
-
-
 def every() -> dict[str, dict[str, object]]:
     """Every method but the bounds and those that need more, as it comes."""
     return {name: {} for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE}
@@ -123,10 +82,8 @@ def every() -> dict[str, dict[str, object]]:
 def defaults(request: ReproductionRequest) -> Result:
     """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
     draft = Draft.of(request)
-    # The run is the folder itself, unless the examples drawn lie there.
-    part = "run" if draft.settings.get("draw") else ""
-    history = draft.run(part, _asked(request, draft, every()))
-    draft.rows += rows_of(history, (OWN, "personal.accuracy.worst_decile", "global.accuracy", "bytes.total"))
+    history = draft.run("run", {**draft.ground(), "methods": every()})
+    draft.rows += rows_of(history, draft["metrics"])
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
     for name, gain in gains.items():
@@ -135,44 +92,37 @@ def defaults(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-defaults_heart = defaults_mnist_writers = defaults_fashion_mnist = defaults
-
-
-def tuned_mnist_writers(request: ReproductionRequest) -> Result:
+def tuned(request: ReproductionRequest) -> Result:
     """Tune at equal budgets on validation rows, then compare on rows that no trial has read, until it is decided."""
-    return _tuned(request, TWELVE, against_fedavg)
+    draft = _tuned(request, TWELVE)
+    draft.claims += against_fedavg({(r.method, r.metric): r.seeds for r in draft.rows})
+    return draft.result()
 
 
-tuned_fashion_mnist = tuned_mnist_writers
-
-
-def all_digits(request: ReproductionRequest) -> Result:
+def ranked(request: ReproductionRequest) -> Result:
     """Tune every method at equal budgets, and rank them on clients' own test examples under fresh seeds."""
-    result = _tuned(request, every(), below_fedavg)
-    best = [r.method for r in sorted(result.rows, key=lambda r: sum(r.seeds)) if r.metric == "rank"]
-    shown = (r for r in result.rows if r.metric in ("rank", OWN, "global.accuracy", "bytes.total"))
-    return dataclasses.replace(
-        result,
-        rows=tuple(sorted(shown, key=lambda r: best.index(r.method))),
-        curves={label: result.curves[label] for label in best if label in result.curves and label in best[:8]},
-    )
+    draft = _tuned(request, every())
+    own = {r.method: r.seeds for r in draft.rows if r.metric == OWN}
+    for label, rank in ranks(own).items():
+        draft.add(label, draft.rows[0].setting, "rank", rank)
+    best = [r.method for r in sorted(draft.rows, key=lambda r: sum(r.seeds)) if r.metric == "rank"]
+    shown = [r for r in draft.rows if r.metric in ("rank", OWN, "global.accuracy", "bytes.total")]
+    draft.rows = sorted(shown, key=lambda r: best.index(r.method))
+    draft.curves = {label: draft.curves[label] for label in best[:8] if label in draft.curves}
+    gains = {m: paired(v, own["fedavg"]) for m, v in own.items() if m != "fedavg"}
+    draft.claims.append(none_below("tuned, no method ends below fedavg on clients' own test examples", gains))
+    return draft.result()
 
 
-all_heart = all_digits
-
-
-def _tuned(
-    request: ReproductionRequest,
-    methods: Mapping[str, Mapping[str, object]],
-    claims: Callable[[Mapping[tuple[str, str], Sequence[float]]], list[Claim]],
-) -> Result:
+def _tuned(request: ReproductionRequest, methods: Mapping[str, Mapping[str, object]]) -> Draft:
+    """The methods' run at their best settings, and these as rows."""
     from unskew.decide.training import TrainingWork
     from unskew.decide.tuning.search import Budget, search
     from unskew.decide.tuning.space import ranges_of
 
     draft = Draft.of(request)
     folder = request.folder / "tuning"
-    sites = sites_of(draft.experiment("", _asked(request, draft, methods)))
+    sites = sites_of(draft.experiment("tuned", {**draft.ground(), "methods": methods}))
     folder.mkdir(parents=True, exist_ok=True)
     budget, note, until = Budget(draft["trials"]), request.callback.note, draft.settings.get("until")
     with queue(folder / "trials.sqlite", about(sites, folder / "trials.sqlite")) as kept:
@@ -189,29 +139,19 @@ def _tuned(
     )
     history = draft.complete(compared, "compared")
     draft.seconds += sum(t.seconds for s in searches for t in s.trials)
-    draft.seeds = set(history.record.seeds)
-    draft.rows += rows_of(history, METRICS)
-    setting = draft.rows[0].setting
-    for label, rank in ranks({r.method: r.seeds for r in draft.rows if r.metric == OWN}).items():
-        draft.add(label, setting, "rank", rank)
+    draft.rows += rows_of(history, draft["metrics"])
+    draft.curves = curves_of(history)
     for searched in searches:
         values = {} if searched.best is None else searched.trials[searched.best].values
-        draft.rows += [Row(searched.method.label, setting, n, None, v, None, "seeds", ()) for n, v in values.items()]
-    draft.claims += claims({(r.method, r.metric): r.seeds for r in draft.rows})
-    draft.curves = curves_of(history)
-    return draft.result()
+        label, setting = searched.method.label, draft.rows[0].setting
+        draft.rows += [Row(label, setting, name, None, v, None, "seeds", ()) for name, v in values.items()]
+    return draft
 
 
 def ranks(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Each method's rank under each seed: 1 is the best, and equal ones share the mean of theirs."""
     by_seed = rankdata([[-v for v in seeds] for seeds in values.values()], axis=0)
     return dict(zip(values, by_seed.tolist(), strict=True))
-
-
-def below_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
-    """The claim that no method ends below FedAvg on clients' own test examples."""
-    gains = {m: paired(v, values["fedavg", OWN]) for (m, n), v in values.items() if n == OWN and m != "fedavg"}
-    return [none_below("tuned, no method ends below fedavg on clients' own test examples", gains)]
 
 
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
@@ -250,25 +190,3 @@ def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
     undecided = len(gains) - above - level - len(below)
     counts = f"of {len(gains)}, {above} above it, {undecided} undecided, {level} level, {len(below)} below"
     return Claim(text, not below, f"{counts}{': ' if below else ''}{'; '.join(below)}")
-
-
-def digits(request: ReproductionRequest) -> Result:
-    """Compare the methods of the file on a data set."""
-    draft = Draft.of(request)
-    task = {"task": drawn(request, draft["experiment"]["task"]["data"], None)}
-    compared = draft.experiment("", draft["experiment"], task)
-    # The run is the folder itself.
-    history = draft.complete(compared, "")
-    draft.rows += rows_of(history, METRICS)
-    seeds = {(r["method"], r["metric"]): r["seeds"] for r in history.summary["rows"]}
-    for method in compared.methods:
-        if method.kind != "bound" and method.name not in config.BOUNDS:
-            gains = seeds[method.label, "global.accuracy.minus_fedavg"]
-            draft.claims.append(decide(f"{method.label} ends above fedavg at alpha 0.1", gains))
-    text = "on a client's own test data fedavg is above training alone"
-    draft.above(text, seeds["fedavg", OWN], seeds["independent", OWN])
-    draft.curves = curves_of(history)
-    return draft.result()
-
-
-fashion_mnist = digits

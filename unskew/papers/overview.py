@@ -33,7 +33,7 @@ REASONS, HEADLINES = "reasons.toml", "headlines.toml"
 HOLDS, FAILS, OTHER, OPEN = VERDICTS = ("holds", "does not hold", "not as published", "undecided")
 LESS = "less than published"
 WORDS = (HOLDS, LESS, FAILS, OPEN)
-FULL, REDUCED, OURS = "the paper's size", "reduced", "our own question"
+FULL, REDUCED, OURS = SIZES = ("the paper's size", "reduced", "our own question")
 
 
 class KeptClaim(NamedTuple):
@@ -53,6 +53,41 @@ class KeptClaim(NamedTuple):
     ours: str
     published: str
     reason: str
+
+
+@dataclass(frozen=True)
+class ResultSize:
+    """Data and size of a result, NAME/SCALE; `full` says that it is the paper's data set and size."""
+
+    result: str
+    data: str
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept result: its reproduction and scale, the folder of its page, claims, seconds, and what it was run on."""
+
+    name: str
+    scale: str
+    folder: Path
+    claims: tuple[KeptClaim, ...]
+    seconds: float
+    run_on: ResultSize
+
+    @property
+    def paper(self) -> str:
+        """The folder of its paper."""
+        return self.name.partition("/")[0]
+
+    @property
+    def size(self) -> str:
+        """Its size: the paper's, or reduced."""
+        return FULL if self.run_on.full else REDUCED
+
+    def link(self, root: Path, title: str) -> str:
+        """A link to its page."""
+        return f"[{title}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
 
 
 @dataclass(frozen=True)
@@ -77,49 +112,36 @@ class PaperHeadline:
     reason: str = ""
     ours: bool = False
 
-    def verdict(self, claim: KeptClaim | None) -> str:
+
+@dataclass(frozen=True)
+class Answer:
+    """A headline with the result and the claim that stand for it; None where none is kept."""
+
+    headline: PaperHeadline
+    result: Kept | None = None
+    claim: KeptClaim | None = None
+
+    @property
+    def verdict(self) -> str:
         """The verdict in words."""
-        if claim is None:
+        if (claim := self.claim) is None:
             return OPEN
-        if not self.amount:
+        if not self.headline.amount:
             return f"{claim.verdict}: {LEVEL_WORDS}" if claim.level else claim.verdict
         if claim.published.endswith("excluded"):
             return LESS
         return OPEN if claim.verdict == FAILS else claim.verdict
 
-
-@dataclass(frozen=True)
-class Kept:
-    """A kept result: its reproduction and scale, its folder, its claims, seconds, and what it was run on."""
-
-    name: str
-    scale: str
-    folder: Path
-    claims: tuple[KeptClaim, ...]
-    seconds: float
-    data: str = ""
-    full: bool = False
-
     @property
     def size(self) -> str:
-        """Its size: the paper's, or reduced."""
-        return FULL if self.full else REDUCED
+        """One of `SIZES`."""
+        return OURS if self.headline.ours else self.result.size if self.result else REDUCED
 
-    def link(self, root: Path, title: str) -> str:
-        """A link to its page."""
-        return f"[{title}]({(self.folder / 'README.md').relative_to(root).as_posix()})"
-
-
-Answer = tuple[PaperHeadline, Kept | None, KeptClaim | None]
-
-
-@dataclass(frozen=True)
-class ResultSize:
-    """Data and size of a result, NAME/SCALE; `full` says that it is the paper's data set and size."""
-
-    result: str
-    data: str
-    full: bool = False
+    def run_on(self, root: Path) -> str:
+        """The data set and size of its result, and a link to its page."""
+        if self.result is None:
+            return f"{self.headline.reproduction}, not kept yet"
+        return f"{self.result.link(root, self.result.run_on.data or self.result.name)}; {self.size}"
 
 
 @dataclass(frozen=True)
@@ -140,32 +162,27 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """
     from unskew.papers import TABLE
 
-    listed = _listed(root)
-    sizes = {size.result: size for size in listed.sizes}
+    sizes = {size.result: size for size in _listed(root).sizes}
     reasons = {(name, pattern): why for name, of in _toml(root / REASONS).items() for pattern, why in of.items()}
     used: set[tuple[str, str]] = set()
     results = []
     for path in root.glob("*/*/*/result.json"):
         try:
             result = json.loads(path.read_text("utf-8"))
-            name, claims = result["name"], []
+            name, claims, at = result["name"], [], f"{result['name']}/{result['scale']}"
             for row in result["claims"]:
-                fits = (at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1]))
-                reason = next(fits, None) if row["holds"] is False else None
-                used |= {reason} if reason else set()
-                claims.append(_claim(row, reasons[reason] if reason else ""))
-            size = sizes.get(f"{name}/{result['scale']}", ResultSize(name, ""))
-            seconds = float(result["seconds"])
-            results.append(Kept(name, result["scale"], path.parent, tuple(claims), seconds, size.data, size.full))
+                fits = [at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1])]
+                chosen = fits[:1] if row["holds"] is False else []
+                used |= {*chosen}
+                claims.append(_claim(row, reasons[chosen[0]] if chosen else ""))
+            seconds, size = float(result["seconds"]), sizes.get(at, ResultSize(at, ""))
+            results.append(Kept(name, result["scale"], path.parent, tuple(claims), seconds, size))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
     for name, pattern in reasons.keys() - used:
         raise RunError(f"{root / REASONS}: {name} has no claim that does not hold and fits {pattern!r}; remove it")
-    order = [
-        *dict.fromkeys(name.partition("/")[0] for name in TABLE),
-        *sorted(r.name.partition("/")[0] for r in results),
-    ]
-    return tuple(sorted(results, key=lambda r: (order.index(r.name.partition("/")[0]), r.name, r.scale)))
+    order = [*dict.fromkeys(name.partition("/")[0] for name in TABLE), *sorted(r.paper for r in results)]
+    return tuple(sorted(results, key=lambda r: (order.index(r.paper), r.name, r.scale)))
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -199,22 +216,20 @@ def _seeds(claim: KeptClaim) -> int:
 
 
 def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
-    """Read what the papers are known for, with the result and the claim that stand for it; None where not kept.
+    """Read what the papers are known for, each with what stands for it.
 
     Raises:
         RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
     """
-    answers: list[Answer] = []
+    answers = []
     for h in _listed(root).headlines:
         there = [r for r in results if fnmatchcase(r.name, h.reproduction)]
         fits = [(r, c) for r in there if (c := next((c for c in r.claims if fnmatchcase(c.text, h.claim)), None))]
         if there and not fits:
             text = f"{h.reproduction} has no claim that fits {h.claim!r}; correct or remove it"
             raise RunError(f"{root / HEADLINES}: {text}")
-        r, claim = max(
-            fits, key=lambda fit: (fit[0].full, fit[0].scale != "small", _seeds(fit[1])), default=(None, None)
-        )
-        answers.append((h, r, claim))
+        largest = max(fits, key=lambda fit: (fit[0].run_on.full, fit[0].scale != "small", _seeds(fit[1])), default=())
+        answers.append(Answer(h, *largest))
     return answers
 
 
@@ -227,70 +242,59 @@ def pages(root: Path) -> dict[str, str]:
     """
     results = kept(root)
     answers, verdicts = headlines(root, results), _listed(root).verdicts
-    folders = list(dict.fromkeys(r.name.partition("/")[0] for r in results))
     texts = {"": "\n".join(_overview(root, results, answers))}
-    for folder in folders:
-        own = [r for r in results if r.name.startswith(f"{folder}/")]
-        claimed = [answer for answer in answers if answer[0].reproduction.startswith(f"{folder}/")]
-        verdict = verdicts.get(claimed[0][0].paper, "") if claimed else ""
+    for folder in dict.fromkeys(r.paper for r in results):
+        own = [r for r in results if r.paper == folder]
+        claimed = [answer for answer in answers if answer.headline.reproduction.startswith(f"{folder}/")]
+        verdict = verdicts.get(claimed[0].headline.paper, "") if claimed else ""
         texts[folder] = "\n".join(_of_paper(folder, root / folder, own, claimed, verdict))
     return texts
 
 
 def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) -> Iterator[str]:
-    """Write what the papers are known for, a line each, and how the claims of each stand."""
+    """Write what the papers are known for, a line each, and how the claims of each stand, by page and size."""
     if answers:
         yield "## What the papers are known for\n"
         yield from _counted(answers)
-        known = [(h.paper, _cell(h.says), h.verdict(claim), _run_on(h, r, root)) for h, r, claim in answers]
+        known = [(a.headline.paper, _cell(a.headline.says), a.verdict, a.run_on(root)) for a in answers]
         yield from (*_table(("paper", "it says", "verdict", "run on"), 0, known), "")
-    about = {answer[0].reproduction.partition("/")[0] for answer in answers}
-    folders = dict.fromkeys(r.name.partition("/")[0] for r in results)
-    for title, names in (
-        ("The four papers", [name for name in folders if name in about]),
-        ("Other questions", [name for name in folders if name not in about]),
-    ):
-        if names:
-            yield f"## {title}\n"
-            yield from _verdict_counts(root, [r for r in results if r.name.partition("/")[0] in names])
-            yield ""
-
-
-def _verdict_counts(root: Path, results: Sequence[Kept]) -> Iterator[str]:
-    """A sentence on all claims that do not hold, and a line for each page and size."""
-    failed = [claim for r in results for claim in r.claims if claim.verdict in (FAILS, OTHER)]
-    proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
-    yield (
-        f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
-        f"{sum(bool(claim.reason) for claim in failed)} and proven for {proven}.\n"
-    )
-    by: dict[tuple[str, str], list[Kept]] = {}
-    for r in results:
-        by.setdefault((r.name.partition("/")[0], r.size), []).append(r)
-    rows = [(f"[{folder}]({folder}/README.md)", size, *_counts(own)) for (folder, size), own in by.items()]
-    yield from _table(("page", "size", "claims", *VERDICTS, "cost"), 6, rows)
+    about = {answer.headline.reproduction.partition("/")[0] for answer in answers}
+    for title, ours in (("The four papers", False), ("Other questions", True)):
+        own = [r for r in results if (r.paper not in about) == ours]
+        if not own:
+            continue
+        yield f"## {title}\n"
+        failed = [claim for r in own for claim in r.claims if claim.verdict in (FAILS, OTHER)]
+        proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
+        yield (
+            f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
+            f"{sum(bool(claim.reason) for claim in failed)} and proven for {proven}.\n"
+        )
+        sizes = dict.fromkeys((r.paper, r.size) for r in own)
+        rows = [(f"[{p}]({p}/README.md)", size, *_counts(r for r in own if (r.paper, r.size) == (p, size)))
+                for p, size in sizes]  # fmt: skip
+        yield from _table(("page", "size", *COUNTED), 6, rows)
+        yield ""
 
 
 def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[Answer], verdict: str) -> Iterator[str]:
     """A paper's page: what it is known for and what was found; folded, why not, and all reproductions."""
-    yield f"# {answers[0][0].paper if answers else name}: what holds\n"
+    yield f"# {answers[0].headline.paper if answers else name}: what holds\n"
+    reasons, rows = [], []
+    for a in answers:
+        says, claim = _cell(a.headline.says), a.claim
+        published = f"; published {claim.published}" if claim and claim.published else ""
+        rows.append((says, _cell(f"{claim.ours}{published}" if claim else "not kept yet"), a.verdict, a.run_on(root)))
+        if reason := a.headline.reason or (claim.reason if claim else ""):
+            reasons.append(f"* **{says}** {_cell(reason)}")
     if answers:
         yield f"{verdict}  How claims are decided: [claims](../claims.md).\n"
         yield from _counted(answers)
-    reasons, rows = [], []
-    for headline, r, claim in answers:
-        ours = "not kept yet"
-        if claim is not None:
-            ours = claim.ours + f"; published {claim.published}" * bool(claim.published)
-        rows.append((_cell(headline.says), _cell(ours), headline.verdict(claim), _run_on(headline, r, root)))
-        if reason := headline.reason or (claim.reason if claim else ""):
-            reasons.append(f"* **{_cell(headline.says)}** {_cell(reason)}")
-    if answers:
         yield from _table(("the paper says", "we found", "verdict", "run on"), 0, rows)
     if reasons:
         yield from ("", *_folded("Why claims do not hold", reasons))
     every = [(r.link(root, r.name), r.size, *_counts([r])) for r in results]
-    table = [*_table(("reproduction", "size", "claims", *VERDICTS, "cost"), 6, every)]
+    table = [*_table(("reproduction", "size", *COUNTED), 6, every)]
     yield from ("", *(_folded("All reproductions", table) if answers else table), "")
 
 
@@ -305,31 +309,22 @@ def _folded(title: str, lines: Sequence[str]) -> tuple[str, ...]:
     return (f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>")
 
 
-def _run_on(headline: PaperHeadline, r: Kept | None, root: Path) -> str:
-    """The data set and size of a headline's result, and a link to its page."""
-    if r is None:
-        return f"{headline.reproduction}, not kept yet"
-    return f"{r.link(root, r.data or r.name)}; {_size(headline, r)}"
-
-
-def _size(headline: PaperHeadline, r: Kept | None) -> str:
-    return OURS if headline.ours else FULL if r and r.full else REDUCED
-
-
 def _counted(answers: Sequence[Answer]) -> Iterator[str]:
     """A table of how many claims have each verdict, by size."""
-    by: dict[str, Counter[str]] = {FULL: Counter(), REDUCED: Counter(), OURS: Counter()}
-    for headline, r, claim in answers:
-        by[_size(headline, r)][headline.verdict(claim).partition(":")[0]] += 1
+    by = {size: Counter(a.verdict.partition(":")[0] for a in answers if a.size == size) for size in SIZES}
     verdicts = sorted({verdict for counts in by.values() for verdict in counts}, key=WORDS.index)
     rows = [(size, *(n[v] for v in verdicts)) for size, n in by.items() if n]
     yield from (*_table(("headlines", *verdicts), len(verdicts), rows), "")
 
 
-def _counts(results: Sequence[Kept]) -> tuple[object, ...]:
+COUNTED = ("claims", *VERDICTS, "cost")
+
+
+def _counts(results: Iterable[Kept]) -> tuple[object, ...]:
     """The cells that count claims by verdict, and their cost."""
-    each = Counter(claim.verdict for r in results for claim in r.claims)
-    return each.total(), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in results))
+    own = tuple(results)
+    each = Counter(claim.verdict for r in own for claim in r.claims)
+    return each.total(), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in own))
 
 
 def _cell(text: str) -> str:
@@ -348,9 +343,8 @@ def write(root: Path) -> Path:
     for folder, text in made.items():
         if folder:
             write_atomically(root / folder / "README.md", text)
-    write_atomically(
-        path, written(path.read_text("utf-8") if path.exists() else "# Results that are kept\n\n", made[""])
-    )
+    before = path.read_text("utf-8") if path.exists() else "# Results that are kept\n\n"
+    write_atomically(path, written(before, made[""]))
     return path
 
 

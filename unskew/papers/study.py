@@ -1,20 +1,31 @@
-"""Tools that all reproductions share: settings from TOML, published tables from CSV, examples drawn once, runs.
+"""A study: methods on some grounds and in some settings, published numbers beside ours, and claims about them.
 
 PAPER.toml holds, for all reproductions of a paper and for each of them,
 
     [experiment]           an experiment as `unskew run` reads it, except that `methods` is a table by label
     [grounds.NAME]         changes for a data set; `draw` is the number of its examples used
+    [settings.NAME]        changes for a setting, such as how uneven labels are
     [small], [paper]       changes for a size
     [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own; with `like`, the name of
-                           another, they are laid over those of that, and its function makes them
+                           another, they are laid over those of that
 
-Each is laid over those before it, table by table.
+Each is laid over those before it, table by table.  What a reproduction does is a function, `make`; without one it is
+
+    on = ["cifar10, hard"] a run for each ground and setting; by default one of the experiment as it is
+    compare = ["fedavg"]   the methods, by default all
+    metrics = [...]        the rows that are made of each run
+    where = "..."          what rows call the run, which may name its settings in braces; by default its name, and where
+                           that is empty as its division is called
+    published = {...}      `table`, whose rows are methods and columns runs, and the `metric` it prints; for methods of
+                           which it prints another that stands in `printed_as`
+    [[claims]]             what is claimed about rows, each a `Comparison`
 """
 
 import csv
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unskew import schema
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, DivergedError
@@ -29,7 +41,7 @@ from unskew.experiment import config
 from unskew.history import History, load_run
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.claims import Claim, Comparison, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.protocol import SgdConfig
 from unskew.record.logs import require_none_diverged
@@ -41,6 +53,8 @@ from unskew.run.cell import Observer
 
 FOLDER = Path(__file__).parent
 SCALES = ("small", "paper")
+OWN = ("draw", "compare")
+"""Settings of grounds and settings that are a study's and no experiment's."""
 
 Settings = dict[str, Any]
 
@@ -112,17 +126,9 @@ def settings(request: ReproductionRequest) -> Settings:
     return merged(settings_of(request.name, request.scale), request.changes)
 
 
-def experiment(name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> config.Experiment:
-    """The experiment described by layers of settings, with the methods asked for, in that order."""
-    raw = {**merged(*layers), "name": name}
-    table = raw["methods"]
-    raw["methods"] = labelled({label: table[label] for label in methods or table})
-    return config.parse(raw, name)
-
-
-def labelled(table: Mapping[str, Mapping[str, Any]]) -> list[Settings]:
+def labelled(table: Mapping[str, Mapping[str, Any]], chosen: Iterable[str] | None = None) -> list[Settings]:
     """Methods of a table by label, as an experiment lists them; a label is the name where none is given."""
-    return [{"name": label, **own, "label": label} for label, own in table.items()]
+    return [{"name": label, **table[label], "label": label} for label in chosen or table]
 
 
 # ---------------------------------------------------------------- data
@@ -208,7 +214,7 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
     return image
 
 
-# ---------------------------------------------------------------- runs
+# ---------------------------------------------------------------- a reproduction
 @dataclass(eq=False)
 class Draft:
     """A reproduction in progress: its settings at its size, and its results so far.
@@ -235,81 +241,74 @@ class Draft:
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
 
-    def ground(self, name: str) -> Settings:
-        """The experiment's settings on a ground, its examples drawn."""
-        table = merged(self["experiment"], self["grounds"][name])
+    # ------------------------------------------------------------ runs
+    def ground(self, name: str = "") -> Settings:
+        """The experiment's settings on a ground, or as they are, its examples drawn."""
+        changes = self["grounds"][name] if name else {"draw": self.settings.get("draw")}
+        table = merged(self["experiment"], changes)
         table["task"] |= drawn(self.request, table["task"]["data"], table.pop("draw", None))
         return table
 
-    def grounds(self, names: Iterable[str], read: Callable[[str], Settings] | None = None) -> dict[str, Settings]:
-        """The settings of each ground whose data are here; a note on the page says which are not.
+    def on(self, names: Iterable[str]) -> dict[str, Settings]:
+        """The settings of each run, called GROUND or GROUND, SETTING, whose data are here; the page says which are not.
 
         Raises:
             DataError: If there are none.
         """
-        tables: dict[str, Settings] = {}
-        missing: DataError | None = None
-        for name in dict.fromkeys(names):
+        grounds: dict[str, Settings] = {}
+        missing: dict[str, DataError] = {}
+        for name in dict.fromkeys(name.partition(", ")[0] for name in names):
             try:
-                tables[name] = (read or self.ground)(name)
+                grounds[name] = self.ground(name)
             except DataError as error:
-                missing = error
-                self.request.notes.append(f"Not run on {name}: {error}.")
-        if missing is not None and not tables:
-            raise missing
-        return tables
-
-    def add(self, method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> None:
-        """Add a row of one value for each seed."""
-        self.rows.append(over_seeds(method, setting, metric, values, paper))
-
-    def above(self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, **more: Any) -> None:
-        """Add the claim that these values are above those, seed by seed; `decide` takes the other arguments."""
-        self.claims.append(decide(text, paired(these, those), *how, **more))
+                missing[name] = error
+        if missing and not grounds:
+            raise next(iter(missing.values()))
+        self.request.notes.extend(f"Not run on {name}: {error}." for name, error in missing.items())
+        split = {name: name.partition(", ")[::2] for name in names}
+        return {
+            name: merged(grounds[ground], self["settings"][setting] if setting else {})
+            for name, (ground, setting) in split.items()
+            if ground in grounds
+        }
 
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
     ) -> config.Experiment:
-        """The experiment described by layers of settings, named after the reproduction and its run's folder."""
-        name = self.request.name.replace("/", "-")
-        return experiment("-".join(filter(None, (name, folder))), *layers, methods=methods)
+        """The experiment that layers of settings describe, with these methods, named after the run's folder."""
+        table = merged(*layers)
+        name = f"{self.request.name.replace('/', '-')}-{folder}"
+        return config.parse({**table, "methods": labelled(table["methods"], methods), "name": name}, name)
 
-    def run(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
-        """The run of an experiment, in a folder of this name."""
-        return self.complete(self.experiment(folder, *layers, methods=methods), folder)
+    def run(
+        self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None, strict: bool = True
+    ) -> History:
+        """The run of an experiment in a folder of this name: started, resumed, or read if it is complete.
 
-    def complete(self, experiment: config.Experiment, folder: str) -> History:
-        """The experiment's run, in a folder of this name: started, resumed, or read if it is complete.
+        Without `strict` it is without results of methods that diverged under a seed: see `diverged`.
 
         Raises:
             ConfigError, DataError: If the experiment is impossible.
             DivergedError: If a method diverged, once the others are done.
             RunError: If the folder holds another run, or cannot be resumed.
         """
-        history = load_run(complete(experiment, self.request.folder / folder, self.request.callback).folder)
-        require_none_diverged(history.diverged)
-        return self.count(experiment, history)
+        return self.complete(self.experiment(folder, *layers, methods=methods), folder, strict)
 
-    def run_survivors(self, name: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
-        """The run in a folder of this name, without results of methods that diverged under a seed: see `diverged`.
-
-        Raises:
-            ConfigError, DataError, RunError: As in `complete`.
-        """
-        compared, folder = self.experiment(name, *layers, methods=methods), self.request.folder / name
+    def complete(self, experiment: config.Experiment, folder: str, strict: bool = True) -> History:
+        """The experiment's run, as `run` has it; its seeds and seconds count, and the page says what was run."""
+        place = self.request.folder / folder
         try:
-            history = load_run(complete(compared, folder, self.request.callback).folder)
+            history = load_run(complete(experiment, place, self.request.callback).folder)
         except DivergedError:
-            history = load_run(folder, unfinished=True)
+            if strict:
+                raise
+            history = load_run(place, unfinished=True)
+        if strict:
+            require_none_diverged(history.diverged)
         lost = {row["method"] for row in history.diverged}
-        table = [row for row in history.summary["rows"] if row["method"] not in lost]
+        kept = [row for row in history.summary["rows"] if row["method"] not in lost]
         record = dataclasses.replace(history.record, frame=history.frame.where(lambda n: n.method not in lost))
-        summary = {**history.summary, "rows": table}
-        return self.count(compared, dataclasses.replace(history, record=record, summary=summary))
-
-    def count(self, experiment: config.Experiment, history: History) -> History:
-        """Add a run's seeds and seconds to the reproduction's, and to its page what was run."""
-        self.seeds |= set(experiment.seeds)
+        self.seeds |= set(experiment.seeds if experiment.until is None else history.record.seeds)
         self.seconds += float(history.summary["seconds"])
         every = [method.options.get("local", {}) for method in experiment.methods]
         local = {k: v for k, v in every[0].items() if type(v) in (int, float) and all(one.get(k) == v for one in every)}
@@ -317,7 +316,41 @@ class Draft:
         for of in history.record.partitions.values():
             parts = [f"{of.n:,} examples", experiment.task.model, f"{len(of.sizes)} clients"]
             self.ran[f"{of.dataset}: {', '.join([*parts, f'{experiment.rounds} rounds', *numbers])}"] = None
-        return history
+        return dataclasses.replace(history, record=record, summary={**history.summary, "rows": kept})
+
+    # ------------------------------------------------------------ rows and claims
+    def printed(self, run: str) -> dict[tuple[str, str], float]:
+        """The published numbers of a run, by method and metric; percentages as fractions."""
+        if (of := self.settings.get("published")) is None:
+            return {}
+        metric, table = self.settings.get("printed_as", {}), published(of["table"])
+        return {(m, metric.get(m, of["metric"])): row[run] / 100 for m, row in table.items() if run in row}
+
+    def add(self, method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> None:
+        """Add a row of one value for each seed."""
+        self.rows.append(over_seeds(method, setting, metric, values, paper))
+
+    def values(self, method: str, setting: str, metric: str) -> tuple[float, ...]:
+        """The values of a row by seed; none if there is no such row."""
+        at = (method, setting, metric)
+        return next((r.seeds for r in self.rows if (r.method, r.setting, r.metric) == at), ())
+
+    def above(self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, **more: Any) -> None:
+        """Add the claim that these values are above those, seed by seed; `decide` takes the other arguments."""
+        self.claims.append(decide(text, paired(these, those), *how, **more))
+
+    def judge(self) -> None:
+        """Add the file's claims about the rows there are, setting by setting."""
+        comparisons = [
+            schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
+        ]
+        for where, c in itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons):
+            rows = [r for r in self.rows if (r.setting, r.metric) == (where, c.metric)]
+            for a, b in itertools.product(rows, repeat=2):
+                gain = None if a.paper is None or b.paper is None else a.paper - b.paper
+                if c.fits(a.method, b.method, where, gain):
+                    text = c.text.format(above=a.method, below=b.method, where=where)
+                    self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
 
     def result(self) -> Result:
         """The final result; `about` and `axes` may name settings in braces."""
@@ -338,44 +371,65 @@ class Draft:
         )
 
 
+# ---------------------------------------------------------------- a study that is runs and claims about them
+def compare(request: ReproductionRequest) -> Result:
+    """Run what the file says; its rows, its claims, and the first run's curves."""
+    draft = Draft.of(request)
+    compared(draft)
+    draft.judge()
+    return draft.result()
+
+
+def compared(draft: Draft) -> dict[str, History]:
+    """The runs of `on`, by what their rows are called; their rows and curves are the draft's."""
+    runs = {}
+    for name, table in draft.on(draft.settings.get("on", [""])).items():
+        methods = table.pop("compare", draft.settings.get("compare"))
+        history = draft.run(name.replace(", ", "-") or "run", table, methods=methods, strict=False)
+        called = draft.settings.get("where", "{name}").format(name=name, **table)
+        where = called or history.summary["rows"][0]["setting"]
+        draft.rows += rows_of(history, draft["metrics"], where, draft.printed(name))
+        draft.curves = draft.curves or curves_of(history)
+        runs[where] = history
+    return runs
+
+
 # ---------------------------------------------------------------- numbers of a run
-def fate(history: History, method: str) -> str:
-    """The seed and round in which a method diverged, in words; empty if it did not."""
-    rows = (f"diverged in seed {r['seed']}, round {r['round']}" for r in history.diverged if r["method"] == method)
-    return next(rows, "")
+def rows_of(
+    history: History,
+    metrics: Sequence[str],
+    where: str = "",
+    paper: Mapping[tuple[str, str], float] | None = None,
+) -> tuple[Row, ...]:
+    """The chosen metrics of a run as rows, by default called as the run's setting.
+
+    A method that diverged has one row, without a value.
+
+    Args:
+        history: The run.
+        metrics: The metrics.
+        where: What rows call the run.
+        paper: Published values by method and metric.
+    """
+    printed = paper or {}
+    rows = [
+        over_seeds(m, where or r["setting"], name, r["seeds"], printed.get((m, name)))
+        for r in history.summary["rows"]
+        if (name := r["metric"]) in metrics and (m := r["method"])
+    ]
+    for method in dict.fromkeys(row["method"] for row in history.diverged):
+        metric = next((metric for m, metric in printed if m == method), metrics[0])
+        why = next(
+            f"diverged in seed {r['seed']}, round {r['round']}" for r in history.diverged if r["method"] == method
+        )
+        rows.append(Row(method, where, metric, printed.get((method, metric)), None, None, "seeds", (), why))
+    return tuple(rows)
 
 
 def final(history: History, method: str, metric: str) -> tuple[float, ...]:
     """A metric's last values, by seed; none if the method does not have that metric."""
     rows = history.summary["rows"]
     return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), ())
-
-
-def bests(history: History, method: str, metric: str) -> list[float]:
-    """The highest of a metric's values on the test set, by seed; optimistic, since it is chosen on that set."""
-    curves = (history.frame.curve(method, seed, metric) for seed in history.record.seeds)
-    return [max(curve.values()) for curve in curves if curve]
-
-
-def by_round(history: History, method: str, name: str = "global.accuracy") -> dict[int, list[float]]:
-    """A metric by round, with the values of all seeds that reached the round."""
-    values: dict[int, list[float]] = {}
-    for seed in history.record.seeds:
-        for t, value in history.frame.curve(method, seed, name).items():
-            values.setdefault(t, []).append(value)
-    return values
-
-
-def rows_of(
-    history: History, metrics: Sequence[str], paper: Mapping[tuple[str, str], float] | None = None
-) -> tuple[Row, ...]:
-    """The chosen metrics of a run as rows; `paper` has published values by method and metric."""
-    paper_values = paper or {}
-    rows = [(r, (r["method"], r["metric"])) for r in history.summary["rows"] if r["metric"] in metrics]
-    return tuple(
-        Row(at[0], r["setting"], at[1], paper_values.get(at), r["mean"], r["std"], "seeds", tuple(r["seeds"]))
-        for r, at in rows
-    )
 
 
 def groups_found(history: History) -> dict[str, list[float]]:

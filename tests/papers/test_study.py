@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unskew.errors import DataError
-from unskew.papers.toolkit import (
+from unskew.papers.study import (
     Draft,
     ReproductionRequest,
     drawn,
