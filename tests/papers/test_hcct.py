@@ -26,7 +26,8 @@ def test_patterns_are_compared_where_the_published_errors_are_apart() -> None:
 
     Client 3: 27.30 and 31.32 are 4.02 apart, their spreads 1.85 and 1.53 together 3.38; (1,2) leaves it alone.
     """
-    patterns = Draft.of(request("table2", Path()))["patterns"]
+    methods = Draft.of(request("table2", Path()))["experiment"]["methods"]
+    patterns = {label: of["groups"] for label, of in methods.items()}
     one, two, three = (hcct.published_order(client, patterns) for client in range(3))
     chain = ["Partial (1,2)", "Independent", "Global", "Partial (1,3)"]
     assert set(one) == {(a, b) for i, a in enumerate(chain) for b in chain[i + 1 :]}
@@ -124,12 +125,15 @@ def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"task": task, "rounds": 2, "divide": divide, **changes}
 
 
-def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) -> Result:
-    """The reproduction with two seeds, of these tasks alone, whose settings replace their own."""
-    asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **changes)
+def reproduce(
+    name: str, folder: Path, tasks: dict[str, Any], methods: dict[str, Any] | None = None, **changes: Any
+) -> Result:
+    """The reproduction with two seeds, on these grounds alone, whose settings replace their own, as methods do."""
+    asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **{"on": list(tasks), **changes})
     table = study.settings(asked)
-    table["tasks"] = {task: {**table["tasks"][task], **own} for task, own in tasks.items()}
-    table["on"] = list(tasks)
+    table["grounds"] = {task: {**table["grounds"][task], **own} for task, own in tasks.items()}
+    if methods is not None:
+        table["experiment"] = {**table["experiment"], "methods": methods}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "settings", lambda _: table)
         result: Result = getattr(hcct, name)(asked)
@@ -137,14 +141,13 @@ def reproduce(name: str, folder: Path, tasks: dict[str, Any], **changes: Any) ->
 
 
 @pytest.mark.slow
-def test_the_nine_methods_run_with_both_alphas_on_domains(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few(monkeypatch)
+def test_the_nine_methods_run_with_both_alphas_on_domains(toy: Path, tmp_path: Path) -> None:
+    """Three clusters, for there are no more clients than six."""
+    fewer = {"maxfl": {"solo_rounds": 2}, "ifca": {"clusters": 3}, "flsc": {"clusters": 3}}
     divide = {"by": "domains", "per_domain": 2, "train": 25}
     tasks = {"Digit": shrunk(toy, divide, local={"local_epochs": 1, "drop_last": False})}
     tasks["Digit"]["task"] |= {"model": "cnn_small", "model_options": {"norm": "batch"}}
-    result = reproduce("table4", tmp_path, tasks, shares=[0.1, 1.0])
+    result = reproduce("table4", tmp_path, tasks, shares=[0.1, 1.0], grounds={"Digit": {"methods": fewer}})
     rows = {(r.method, r.metric): r for r in result.rows}
     methods = {m for m, metric in rows if metric == "error"}
     assert methods == {*hcct.TABLE4, hcct.BY_RULE, hcct.BY_DOMAIN} | RELEASED
@@ -166,7 +169,10 @@ def test_the_nine_methods_run_with_both_alphas_on_domains(
 def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) -> None:
     """Alone a client's utility is 1 - alpha / D = 1 - 100 / 25 = -3."""
     tasks = {"Digit": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 25})}
-    result = reproduce("groups", tmp_path, tasks, per_domain=[1, 2], forced=[1, 3, 6])
+    methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": 100.0} for k in (1, 3, 6)}
+    few = {"divide": {"per_domain": 1}, "compare": ["1 groups", "3 groups"]}
+    both = {"on": ["Digit, 3 clients", "Digit, 6 clients"], "settings": {"3 clients": few, "6 clients": {}}}
+    result = reproduce("groups", tmp_path, tasks, methods, **both)
     rows = [r for r in result.rows if r.metric == "utility"]
     utility = {r.method: r.ours for r in rows if r.setting == "6 clients"}
     assert {r.method for r in rows if r.setting == "3 clients"} == {"1 groups", "3 groups"}
@@ -199,7 +205,7 @@ def test_known_groups_are_compared_with_those_that_are_found(toy: Path, tmp_path
     tasks = {"turned": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 40}, groups=groups)}
     tasks["relabelled"] = {**tasks["turned"], "groups": {**groups, "how": "relabelled"}}
     methods = {"HCCT": {"name": "hcct", "alpha": 1e6}, "IFCA": {"name": "ifca", "clusters": 2}}
-    result = reproduce("known_groups", tmp_path, tasks, methods=methods)
+    result = reproduce("known_groups", tmp_path, tasks, experiment={"methods": methods})
     rows = {(r.method, r.setting, r.metric): r for r in result.rows}
     # All in one group is what chance finds.
     assert rows["HCCT", "turned", "adjusted Rand"].seeds == (0.0, 0.0)
@@ -227,8 +233,3 @@ def test_arrivals_are_told_from_founders(toy: Path, tmp_path: Path) -> None:
     # Nobody joined by alpha 0: with more arrivals the founders are what they were.
     alone = [r.seeds for r in result.rows if (r.method, r.metric) == ("alone", "error.founders")]
     assert alone[0] == alone[1]
-
-
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three clusters, for there are no more clients than six."""
-    monkeypatch.setitem(hcct.TABLE3, "clusters", dict.fromkeys(hcct.TABLE3["clusters"], 3.0))

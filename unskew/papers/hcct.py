@@ -16,6 +16,7 @@ Rule       alpha by rule: of `shares` of the clients' mean number of training ex
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +46,6 @@ from unskew.papers.study import (
     curves_of,
     final,
     groups_found,
-    load,
     percent,
     published,
     share,
@@ -57,7 +57,7 @@ from unskew.report.stats import Curve
 Floats = npt.NDArray[np.float64]
 Clients = Sequence[ClientIndex]
 
-TABLE2, TABLE3, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 3, 4, 5))
+TABLE2, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 4, 5))
 TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}
 """Columns beside the mean: the spread of errors over clients, the smallest and the largest."""
 BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
@@ -206,72 +206,86 @@ def in_groups(
 # ---------------------------------------------------------------- runs
 @dataclass(frozen=True, eq=False)
 class ImageTask:
-    """A task of a reproduction.
+    """A run of the reproduction, once for each seed.
 
     Attributes:
-        name: The column of the paper's tables.
+        draft: The reproduction.
+        name: What rows call it.
         settings: Data, network and training, as in an experiment.
         dataset: Its examples, in a file that every run reads.
         divide: Division of the examples among clients.
     """
 
+    draft: Draft
     name: str
     settings: Settings
     dataset: Dataset
     divide: Callable[..., Clients]
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of each method."""
-        return int(self.settings["rounds"])
+    def key(self, seed: int) -> Key:
+        """The root of its draws; runs that are `apart` have draws of their own."""
+        key = Key(seed) / self.draft.request.name
+        return key / self.name if self.draft.settings.get("apart") else key
+
+    def clients(self, seed: int) -> Clients:
+        """The clients under a seed."""
+        return self.divide(self.dataset, self.key(seed))
+
+    def run(self, seed: int, clients: Clients, methods: Mapping[str, Any], name: str = "", **more: Any) -> History:
+        """Run these methods on this division, in a folder of their own; resumed where it was stopped."""
+        where = "-".join(filter(None, (self.name.lower().replace(" ", "-"), name, str(seed))))
+        fed = FederatedData(self.dataset, ClientIndices.of(clients), {"name": self.draft.request.name}, seed)
+        manifest = self.draft.request.folder / "data" / f"{where}.json"
+        write_atomically(manifest, json.dumps(to_manifest(fed)))
+        split = {"name": "manifest", "path": str(manifest.resolve())}
+        own = {"seeds": [seed], "split": split, "methods": methods}
+        return self.draft.run(where, self.settings, own, more, methods=list(methods))
 
 
-def read_task(draft: Draft, name: str) -> ImageTask:
-    """A task of the reproduction."""
-    settings = dict(draft["tasks"][name])
-    how = dict(settings.pop("divide"))
-    divide = partial(DIVISIONS[how.pop("by")], **how)
-    groups = settings.pop("groups", None)
-    data = load(draft.request, settings["task"]["data"])
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "x_train": as_tensor(data.x_train).numpy(),
-        "y_train": data.y_train.numpy(),
-        # Clients are tested on examples of their own; a global test part is there because a data set has one.
-        "x_test": data.x_test[:100].numpy(),
-        "y_test": data.y_test[:100].numpy(),
-        "classes": np.array(data.classes),
-    }
-    if data.domains is not None:
-        arrays |= {"domain_train": data.domains.numpy(), "domains": np.array(data.domain_names)}
-    if groups is not None:
-        arrays = in_groups(arrays, key=Key(0) / draft.request.name / name, **groups)
-    # A file of their own, so that the compressed original is read once.
-    file = data.name if groups is None else f"{data.name}-{name}"
-    source = write_npz(draft.request.folder / "data" / f"{file}.npz", arrays)
-    settings["task"] = {**settings["task"], **source}
-    return ImageTask(name, settings, sources.load(source["data"]), divide)
+def tasks(draft: Draft) -> list[ImageTask]:
+    """The runs of `on`."""
+    out = []
+    for name, table in draft.on(draft["on"]).items():
+        ground, _, setting = name.partition(", ")
+        how, groups = dict(table.pop("divide")), table.pop("groups", None)
+        data = sources.load(table["task"]["data"], draft.request.data_dir)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "x_train": as_tensor(data.x_train).numpy(),
+            "y_train": data.y_train.numpy(),
+            # Clients are tested on examples of their own; a global test part is there because a data set has one.
+            "x_test": data.x_test[:100].numpy(),
+            "y_test": data.y_test[:100].numpy(),
+            "classes": np.array(data.classes),
+        }
+        if data.domains is not None:
+            arrays |= {"domain_train": data.domains.numpy(), "domains": np.array(data.domain_names)}
+        if groups is not None:
+            arrays = in_groups(arrays, key=Key(0) / draft.request.name / name, **groups)
+        # A file of their own, so that the compressed original is read once.
+        table["task"] |= write_npz(draft.request.folder / "data" / f"{ground}.npz", arrays)
+        divide = partial(DIVISIONS[how.pop("by")], **how)
+        out.append(ImageTask(draft, setting or ground, table, sources.load(table["task"]["data"]), divide))
+    return out
 
 
-def run(
-    draft: Draft, task: ImageTask, clients: Clients, seed: int, methods: Mapping[str, Any], name: str = "", **more: Any
-) -> History:
-    """Run these methods on this division, in a folder of their own; resumed where it was stopped."""
-    where = "-".join(filter(None, (task.name.lower(), name, str(seed))))
-    fed = FederatedData(task.dataset, ClientIndices.of(clients), {"name": draft.request.name}, seed)
-    manifest = draft.request.folder / "data" / f"{where}.json"
-    write_atomically(manifest, json.dumps(to_manifest(fed)))
-    split = {"name": "manifest", "path": str(manifest.resolve())}
-    own = {"seeds": [seed], "split": split, "methods": methods}
-    return draft.run(where, draft["experiment"], task.settings, own, more)
+def compared(draft: Draft) -> dict[str, list[History]]:
+    """The runs of every task, one for each seed; their errors and curves are the draft's.
 
-
-def run_seeds(
-    draft: Draft, task: ImageTask, methods: Mapping[str, Any], seeds: Sequence[int] | None = None
-) -> list[History]:
-    """The same methods under every seed, each on a division of its own; by default under the reproduction's seeds."""
-    chosen = draft["seeds"] if seeds is None else seeds
-    divisions = {seed: task.divide(task.dataset, Key(seed) / draft.request.name) for seed in chosen}
-    return [run(draft, task, clients, seed, methods) for seed, clients in divisions.items()]
+    Where the data have domains there is a method more, whose groups are the clients of one domain each.
+    """
+    runs = {}
+    for task in tasks(draft):
+        labels = task.settings.pop("compare", task.settings["methods"])
+        methods = {label: task.settings["methods"][label] for label in labels}
+        divided = {seed: task.clients(seed) for seed in draft["seeds"]}
+        known = draft.settings.get("known", False)
+        runs[task.name] = [
+            task.run(seed, clients, methods | (by_domain(task.dataset, clients) if known else {}))
+            for seed, clients in divided.items()
+        ]
+        add_errors(draft, task.name, client_errors(runs[task.name]))
+        draft.curves = draft.curves or error_curves(runs[task.name])
+    return runs
 
 
 def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
@@ -305,15 +319,21 @@ def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
     return curves_of(*runs, name="personal.accuracy.mean", errors=True)
 
 
+def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[float], float] = float) -> Curve:
+    """A metric by the number in a method's name."""
+    rows = [r for r in draft.rows if (r.setting, r.metric) == (setting, metric)]
+    return percent([scale(float(re.findall(r"[0-9.]+", r.method)[0])) for r in rows], [r.seeds for r in rows])
+
+
 # ---------------------------------------------------------------- three clients, five patterns (Table II)
 def table2(request: ReproductionRequest) -> Result:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
     draft = Draft.of(request)
-    patterns, task, more = draft["patterns"], read_task(draft, "CIFAR-10"), draft["more"]
-    methods = {p: {"name": "grouped", "groups": g} for p, g in patterns.items()}
-    runs = run_seeds(draft, task, methods)
+    (task,), more, methods = tasks(draft), draft["more"], draft["experiment"]["methods"]
+    runs = [task.run(seed, task.clients(seed), methods) for seed in draft["seeds"]]
+    again = {pattern: methods[pattern] for pattern in more["patterns"]}
+    apart = client_errors([task.run(seed, task.clients(seed), again) for seed in more["seeds"]])
     errors = client_errors(runs)
-    apart = client_errors(run_seeds(draft, task, {p: methods[p] for p in more["patterns"]}, more["seeds"]))
     for pattern, printed in TABLE2.items():
         for where, k in ((f"client {k + 1}", k) for k in range(3)):
             for label, of in ((pattern, errors), (f"{pattern}, other seeds", apart)):
@@ -324,7 +344,7 @@ def table2(request: ReproductionRequest) -> Result:
         draft.add(pattern, where, "error.clients_std", [float(e.std()) for e in own], printed[f"{where} ±"] / 100)
     for client in range(3):
         steps: dict[str, list[float]] = {}
-        for a, b in published_order(client, patterns):
+        for a, b in published_order(client, {m: of["groups"] for m, of in methods.items()}):
             of = apart if apart.keys() >= {a, b} else errors
             steps[f"{b} above {a}"] = [float(y[client] - x[client]) for x, y in zip(of[a], of[b], strict=True)]
         draft.claims.append(ordered(f"client {client + 1}: the patterns are in the published order", steps))
@@ -353,16 +373,17 @@ LAST = 5
 
 
 def table4(request: ReproductionRequest) -> Result:
-    """All nine methods, HCCT with alpha as published and by rule, on the tasks named by `on`."""
+    """All nine methods with the settings of Table III, HCCT also with alpha by rule."""
     draft = Draft.of(request)
-    for name in draft["on"]:
-        task, runs, alphas, pilots = read_task(draft, name), [], [], []
+    for task in tasks(draft):
+        name, runs, alphas, pilots = task.name, [], [], []
         for seed in draft["seeds"]:
-            clients = task.divide(task.dataset, Key(seed) / request.name / name)
-            pilots.append(_pilot(draft, task, clients, seed))
+            clients = task.clients(seed)
+            pilots.append(_pilot(task, clients, seed))
             alphas.append(chosen(pilots[-1]) * _mean_size(clients))
-            methods = table4_methods(task, alphas[-1]) | by_domain(task.dataset, clients)
-            runs.append(run(draft, task, clients, seed, methods, eval_every=5))
+            by_rule = {BY_RULE: {"name": "hcct", "alpha": alphas[-1]}}
+            methods = {**task.settings["methods"], **by_rule, **by_domain(task.dataset, clients)}
+            runs.append(task.run(seed, clients, methods, eval_every=5))
             request.callback.note(f"{name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
         errors = client_errors(runs)
         _table4_rows(draft, name, errors, runs)
@@ -382,41 +403,19 @@ def _mean_size(clients: Clients) -> float:
     return float(np.mean([len(c.train) for c in clients]))
 
 
-def _pilot(draft: Draft, task: ImageTask, clients: Clients, seed: int) -> dict[float, float]:
+def _pilot(task: ImageTask, clients: Clients, seed: int) -> dict[float, float]:
     """The accuracy on validation data with each of the shares, from which alpha is chosen."""
-    parts = held_out(clients, draft["held_out"], Key(seed) / draft.request.name / task.name / "pilot")
-    methods = {f"{s:g}": {"name": "hcct", "alpha": s * _mean_size(parts)} for s in draft["shares"]}
-    history = run(draft, task, parts, seed, methods, "pilot", rounds=max(task.rounds // 2, 1), evaluate=[])
-    accuracies = {s: history.frame.curve(f"{s:g}", seed, "val.accuracy") for s in draft["shares"]}
+    shares, rounds = task.draft["shares"], max(task.settings["rounds"] // 2, 1)
+    parts = held_out(clients, task.draft["held_out"], task.key(seed) / "pilot")
+    methods = {f"{s:g}": {"name": "hcct", "alpha": s * _mean_size(parts)} for s in shares}
+    history = task.run(seed, parts, methods, "pilot", rounds=rounds, evaluate=[])
+    accuracies = {s: history.frame.curve(f"{s:g}", seed, "val.accuracy") for s in shares}
     return {s: float(np.mean([*by_round.values()][-LAST:])) for s, by_round in accuracies.items()}
 
 
 def chosen(scores: Mapping[float, float]) -> float:
     """The share with the highest accuracy; the smallest of those that are equally good."""
     return min(scores, key=lambda share: (-scores[share], share))
-
-
-def table4_methods(task: ImageTask, alpha_by_rule: float) -> dict[str, dict[str, Any]]:
-    """The nine methods with the settings of Table III, and HCCT with alpha by rule."""
-    printed = {row: cells[task.name] for row, cells in TABLE3.items()}
-    clusters = {"clusters": int(printed["clusters"]), "weighting": "samples"}
-    methods: dict[str, dict[str, Any]] = {
-        "independent": {},
-        "global": {"name": "fedavg"},
-        # The released code's requirement.  A loss after a whole local-only run is near zero, and no client meets it.
-        "maxfl": {"name": "maxfl_hcct", "threshold": "sqdist", "warmup": 1, "solo_rounds": task.rounds},
-        "fedfa": {"preset": "hcct"},
-        "ifca": clusters,
-        "flsc": {**clusters, "memberships": int(printed["memberships"])},
-        **{name: {"alpha": printed[f"{name} alpha"]} for name in ("hcct", "hcct_e", "hcct_p")},
-        BY_RULE: {"name": "hcct", "alpha": alpha_by_rule},
-    }
-    if task.name == "Digit":  # the only network with BatchNorm, whose statistics released averages copy from client 0
-        one_group = {"name": "hcct", "groups": 1, "warmup": "global", "group_buffers": "first"}
-        methods[f"global{RELEASED}"] = one_group
-        for name in ("hcct", "hcct_e", "hcct_p"):
-            methods[f"{name}{RELEASED}"] = {"name": name, "preset": "code", "alpha": printed[f"{name} alpha"]}
-    return methods
 
 
 def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
@@ -447,25 +446,20 @@ def _table4_rows(draft: Draft, name: str, errors: Mapping[str, Sequence[Floats]]
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
 def groups(request: ReproductionRequest) -> Result:
     """Error and utility of HCCT by the number of groups it merges down to, for clients of five domains."""
-    draft, curves, least = Draft.of(request), {}, dict[int, list[float]]()
-    everyone = read_task(draft, "Digit")
-    for each in draft["per_domain"]:
-        task = replace(everyone, name=f"Digit-{each}", divide=partial(everyone.divide, per_domain=each))
-        number = each * len(everyone.dataset.domain_names)
-        where, forced = f"{number} clients", [k for k in draft["forced"] if k <= number]
-        methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": draft["alpha"]} for k in forced}
-        runs = run_seeds(draft, task, methods)
-        add_errors(draft, where, client_errors(runs))
-        for name, values in (utility := _utilities(runs)).items():
-            draft.add(name, where, "utility", values)
-        errors = {name: draft.values(name, where, "error") for name in methods}
+    draft, curves, least = Draft.of(request), {}, dict[str, list[float]]()
+    for where, runs in compared(draft).items():
+        utility = _utilities(runs)
+        errors = {r.method: r.seeds for r in draft.rows if r.setting == where}
+        for name in errors:
+            draft.add(name, where, "utility", utility[name])
         draft.claims.append(placed(where, errors, utility))
-        curves[f"{where}: test error, %"] = percent(forced, [errors[name] for name in methods])
-        curves[f"{where}: utility, x 100"] = percent(forced, [utility[name] for name in methods])
-        least[number] = [min(of_seed) for of_seed in zip(*errors.values(), strict=True)]
+        curves[f"{where}: test error, %"] = line(draft, where)
+        curves[f"{where}: utility, x 100"] = line(draft, where, "utility")
+        least[where] = [min(of_seed) for of_seed in zip(*errors.values(), strict=True)]
     if len(least) > 1:
-        few, many = min(least), max(least)
-        draft.above(f"at its best number of groups {many} clients err less than {few}", least[few], least[many])
+        few, *_, many = least
+        text = f"at its best number of groups {many} err less than {few.partition(' ')[0]}"
+        draft.above(text, least[few], least[many])
     draft.curves = curves
     return draft.result()
 
@@ -499,19 +493,13 @@ FOUND = 0.9
 def known_groups(request: ReproductionRequest) -> Result:
     """Clients in groups that are known: do HCCT and IFCA find them, and is it worth it?"""
     draft = Draft.of(request)
-    for name in draft["tasks"]:
-        task, runs, rand = read_task(draft, name), [], dict[str, list[float]]()
-        for seed in draft["seeds"]:
-            clients = task.divide(task.dataset, Key(seed) / request.name / name)
-            runs.append(run(draft, task, clients, seed, {**draft["methods"], **by_domain(task.dataset, clients)}))
-            for method, indices in groups_found(runs[-1]).items():
-                rand.setdefault(method, []).extend(indices)
-        add_errors(draft, name, client_errors(runs))
-        for method in sorted(draft["methods"].keys() & rand):
-            draft.add(method, name, "adjusted Rand", rand[method])
+    for name, runs in compared(draft).items():
+        each = [groups_found(history) for history in runs]
+        for method in sorted(draft["experiment"]["methods"].keys() & each[0].keys()):
+            indices = [index for of in each for index in of[method]]
+            draft.add(method, name, "adjusted Rand", indices)
             text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
-            draft.claims.append(counted(text, [v - FOUND for v in rand[method]], "of the index", 1.0, "+.2f"))
-        draft.curves = draft.curves or error_curves(runs)
+            draft.claims.append(counted(text, [v - FOUND for v in indices], "of the index", 1.0, "+.2f"))
     draft.judge()
     return draft.result()
 
@@ -521,44 +509,32 @@ def arrivals(request: ReproductionRequest) -> Result:
     """Some clients, and N_new more every so many rounds, placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
-    task = read_task(draft, "CIFAR-10")
+    (task,) = tasks(draft)
     arms = [(way, n) for way in ways for n in ((0, *new) if way == "hcct" else new)]
     plan = {"start": start, "every": every}
     methods = {f"{w}, {n}": {"name": "hcct", "alpha": ways[w], "arrivals": {**plan, "number": n}} for w, n in arms}
-    errors = client_errors(run_seeds(draft, task, methods))
+    errors = client_errors([task.run(seed, task.clients(seed), methods) for seed in draft["seeds"]])
     for way, n in arms:
-        present, of = start + n * ((task.rounds - 1) // every), errors[f"{way}, {n}"]
+        present, of = start + n * ((task.settings["rounds"] - 1) // every), errors[f"{way}, {n}"]
         parts = {"error": slice(present)} if way == "hcct" else {}
         parts |= {"error.founders": slice(start)} | ({"error.arrivals": slice(start, present)} if n else {})
         for metric, clients in parts.items():
             add_errors(draft, f"{n} every {every} rounds", {way: [e[clients] for e in of]}, metric)
-    before = f"0 every {every} rounds"
-    for n in new:
-        when = f"{n} every {every} rounds"
+    before, *after = (f"{n} every {every} rounds" for n in (0, *new))
+    for when in after:
         total, founders = ([draft.values("hcct", at, m) for at in (before, when)] for m in ("error", "error.founders"))
         draft.above(f"{when}: the final error is smaller than without arrivals", *total)
         text = f"{when}: who was there from the start errs no more and no less for it"
         draft.claims.append(same(text, paired(*founders)))
     draft.judge()
-    draft.curves = {
-        way: percent(new, [draft.values(way, f"{n} every {every} rounds", "error.arrivals") for n in new])
-        for way in ways
-    }
+    draft.curves = {w: percent(new, [draft.values(w, when, "error.arrivals") for when in after]) for w in ways}
     return draft.result()
 
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
 def alpha(request: ReproductionRequest) -> Result:
-    """HCCT's error against alpha for clients with few or many examples."""
-    draft, curves = Draft.of(request), {}
-    methods = {f"alpha {a:g}": {"name": "hcct", "alpha": a} for a in draft["alphas"]}
-    images = read_task(draft, "CIFAR-10")
-    for ratio in draft["ratios"]:
-        # The same shards and test images at every ratio; a larger one adds training examples.
-        task = replace(images, name=f"CIFAR-10-{ratio:g}", divide=partial(images.divide, train=ratio))
-        errors = client_errors(run_seeds(draft, task, methods))
-        add_errors(draft, where := f"train ratio {ratio:g}", errors)
-        curves[where] = percent(map(math.log10, draft["alphas"]), [_means(errors[m]) for m in methods])
+    """HCCT's error against alpha for clients with few or many examples: a larger ratio adds training examples."""
+    draft = Draft.of(request)
+    draft.curves = {where: line(draft, where, scale=math.log10) for where in compared(draft)}
     draft.judge()
-    draft.curves = curves
     return draft.result()
