@@ -192,7 +192,8 @@ class Comparison:
     """The claim that one method's number is above another's, seed by seed; or, with `within`, no further from it.
 
     Attributes:
-        text: The claim, in which {above}, {below} and {where} stand for the two methods and their setting.
+        text: The claim, in which {above}, {below} and {where} stand for the two methods and the run, {setting} for the
+            last part of its name.
         above, below: Labels of the methods; * stands for anything, in the first {below} for the second, and each pair
             that fits is a claim.
         metric: What is compared.

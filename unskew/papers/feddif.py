@@ -6,7 +6,8 @@ method and of the channel are that code.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet, TrainingExamples, assign
-from unskew.decide.forecast.dry_run import untrained_rounds
+from unskew.decide.forecast.dry_run import Trace, untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
@@ -54,16 +55,18 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
     return torch.from_numpy(np.stack([np.bincount(labels[r], minlength=classes) for r in rows]))
 
 
-def iterations_of(
-    draft: Draft, method: FedDif, labels: tuple[float, int, int], rounds: int, channel: Channel
-) -> list[float]:
-    """Mean iterations of local training a round, by seed, of auctions without training; labels as for `histograms`."""
-    values = []
+def auctions(
+    draft: Draft, method: Any, labels: tuple[float, int, int], rounds: int, channel: Channel
+) -> Iterator[tuple[Tensor, list[tuple[Passes, Trace]]]]:
+    """Rounds without training under every seed, with the clients' class counts; labels as for `histograms`."""
     for seed in draft["seeds"]:
         counts = histograms(*labels, draft["clients"], seed)
-        info = [f for f, _ in untrained_rounds(method, counts, rounds, seed=seed, channel=channel)]
-        values.append(float(np.mean([f.iterations or 0 for f in info])))
-    return values
+        yield counts, list(untrained_rounds(method, counts, rounds, seed=seed, channel=channel))
+
+
+def iterations_of(*asked: Any) -> list[float]:
+    """Mean iterations of local training a round, by seed, of `auctions`."""
+    return [float(np.mean([info.iterations or 0 for info, _ in record])) for _, record in auctions(*asked)]
 
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
@@ -141,28 +144,22 @@ def subframes(request: ReproductionRequest) -> Result:
         "FedDif, current valuation": FedDif(preset="p001", epsilon=0.04, valuation="current"),
         "FedDif, stop = decrement": FedDif(preset="p001", epsilon=0.04, stop="decrement"),
     }
-    values: dict[str, list[float]] = {name: [] for name in methods}
-    hops: dict[str, list[float]] = {name: [] for name in methods if name != "FedAvg"}
-    for seed in draft["seeds"]:
-        counts = histograms(1.0, 10, 5000, devices, seed)
-        for name, method in methods.items():
-            record = list(untrained_rounds(method, counts, rounds, seed=seed, channel=preset.channel))
+    for name, method in methods.items():
+        where, subframes, hops = "P001" if name == "FedAvg" else "P001, alpha 1, epsilon .04", [], []
+        every = auctions(draft, method, (1.0, 10, 5000), rounds, preset.channel)
+        for seed, (_, record) in zip(draft["seeds"], every, strict=True):
             transfers = [row for _, trace in record for row in trace.transfers]
-            info = {t: info for t, (info, _) in enumerate(record, 1)}
-            training = traffic.training(name, seed, transfers, info=info)
+            training = traffic.training(name, seed, transfers, info={t: info for t, (info, _) in enumerate(record, 1)})
             costs = radio.price([training], preset.channel, preset.spectrum, preset.energy, "feddif_subframes")
-            values[name].append(float(np.mean([c.whole("subframes") for c in costs])))
-            if name in hops:
-                hops[name].append(float(np.mean([(f.iterations or 1) - 1 for f in info.values()])))
-        request.callback.note(f"seed {seed}: {values['FedAvg'][-1]:.0f} sub-frames per round of FedAvg")
-    setting = "P001, alpha 1, epsilon .04"
-    draft.add("FedAvg", "P001", "subframes_per_round", values["FedAvg"], per_round)
-    for name, rounds_of in hops.items():
-        draft.add(name, setting, "subframes_per_round", values[name])
-        printed = paper.get(name, {}).get("diffusion rounds")
-        draft.add(name, setting, "diffusion_rounds_per_round", rounds_of, printed)
-    text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
-    draft.claims.append(near(text, values["FedAvg"], per_round, 0.05))
+            subframes.append(float(np.mean([c.whole("subframes") for c in costs])))
+            hops.append(float(np.mean([(info.iterations or 1) - 1 for info, _ in record])))
+        draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
+        if name == "FedAvg":
+            text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
+            draft.claims.append(near(text, subframes, per_round, 0.05))
+        else:
+            draft.add(name, where, "diffusion_rounds_per_round", hops, paper.get(name, {}).get("diffusion rounds"))
+        request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
     return draft.result()
 
 
@@ -194,15 +191,12 @@ def iid_distance(request: ReproductionRequest) -> Result:
     """Each model's distance as its degree of learning is carried from hop to hop, and Lemma 2's closed form of it."""
     draft = Draft.of(request)
     seeds, rounds, worst = draft["seeds"], draft["rounds"], 0.0
-    curves = {}
+    method, curves = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None), {}
     for setting, alpha in draft["alphas"].items():
         carried: list[list[list[float]]] = []
         closed: list[list[list[float]]] = []
-        for seed in seeds:
-            counts = histograms(alpha, 100, 500, draft["clients"], seed)
-            method = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None)
-            info = untrained_rounds(method, counts, rounds, seed=seed, channel=PRESETS["p000"].channel)
-            pairs = [chain for f, _ in info for chain in distances(f, counts)]
+        for counts, record in auctions(draft, method, (alpha, 100, 500), rounds, PRESETS["p000"].channel):
+            pairs = [chain for info, _ in record for chain in distances(info, counts)]
             carried.append([a for a, _ in pairs])
             closed.append([b for _, b in pairs])
             worst = max([worst, *(abs(x - y) for a, b in pairs for x, y in zip(a, b, strict=True))])

@@ -375,41 +375,36 @@ def privacy(request: ReproductionRequest) -> Result:
     methods = {PLAIN: options, **noisy}
     history = at(draft, "runs", table, {"xi": xi}, {"methods": methods, "compare": list(methods)})
     where, infos = f"{name}, xi {xi:g}", shown(history)
-    errors = {who: values for m in methods for who, values in both_errors(history, m).items()}
     copies, real = _copies(draft, infos, table)
-    spent: dict[str, float] = {}
     for m in methods:
-        draft.add(m, where, "error", errors[m])
-        draft.add(m, where, "error.server", errors[f"{m}{SERVER}"])
+        clients, server = both_errors(history, m).values()
+        draft.add(m, where, "error", clients)
+        draft.add(m, where, "error.server", server)
         if m in copies:
             draft.add(m, where, "closest", copies[m])
         epsilon = infos[m, table["seeds"][0]].privacy.epsilon
         if not isinstance(epsilon, str):
-            spent[m] = epsilon
             draft.add(m, where, "epsilon", [epsilon] * len(table["seeds"]))
     if real:
         draft.add("real images", where, "closest", real)
     add_realised(draft, history, where)
+    if not any(r.metric == "epsilon" for r in draft.rows):
+        request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
     if "rivals" in draft.settings:
-        _beside_rivals(draft, table, where, spent, errors)
+        _beside_rivals(draft, table, where)
     if PLAIN in copies:
         text = "without noise no image that is made is nearer to a private one than unseen real images are"
         draft.claims.append(decide(text, paired(copies[PLAIN], real), "medians", 1.0))
-    ends = {"clients": "", "server": SERVER}
-    draft.curves = {who: percent(range(len(methods)), [errors[m + end] for m in methods]) for who, end in ends.items()}
-    if not spent:
-        request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
+    draft.curves = {
+        who: percent(range(len(methods)), [draft.values(m, where, metric) for m in methods])
+        for who, metric in {"clients": "error", "server": "error.server"}.items()
+    }
     return draft.result()
 
 
-def _beside_rivals(
-    draft: Draft,
-    ground: Mapping[str, Any],
-    where: str,
-    spent: Mapping[str, float],
-    errors: Mapping[str, Sequence[float]],
-) -> None:
+def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:
     """Add methods with noise of their own, and claims against FedDistr's server at the next larger epsilon."""
+    spent = {r.method: r.seeds[0] for r in draft.rows if r.metric == "epsilon"}
     history = at(draft, "rivals", ground, {"xi": draft["xi"]}, draft["rivals"])
     for m in history.methods:
         theirs = [1.0 - a for a in final(history, m, GLOBAL_ACCURACY)]
@@ -417,13 +412,11 @@ def _beside_rivals(
         epsilons = [max(info.spent.values()) for info in last.values()]
         draft.add(m, where, "error.server", theirs)
         draft.add(m, where, "epsilon", epsilons)
-        weaker = [label for label in spent if spent[label] >= max(epsilons)]
-        if weaker:
+        if weaker := [label for label in spent if spent[label] >= max(epsilons)]:
             label = min(weaker, key=lambda label: spent[label])
-            text = (
-                f"at epsilon {spent[label]:,.0f} ({label}) FedDistr's server errs less than {m} at {max(epsilons):,.1f}"
-            )
-            draft.above(text, theirs, errors[f"{label}{SERVER}"])
+            at_epsilon = f"at epsilon {spent[label]:,.0f} ({label})"
+            text = f"{at_epsilon} FedDistr's server errs less than {m} at {max(epsilons):,.1f}"
+            draft.above(text, theirs, draft.values(label, where, "error.server"))
 
 
 def _copies(

@@ -63,15 +63,11 @@ TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "mi
 BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
-# ---------------------------------------------------------------- divisions among clients
+# ---------------------------------------------------------------- divisions of examples among clients, by a key
 def domains(dataset: Dataset, key: Key, per_domain: int, train: int, mixed: bool = False) -> Clients:
     """`per_domain` clients of each domain with `train` training examples; all their other examples are test data.
 
-    Args:
-        dataset, key: The examples, and the root of all draws, as of every division.
-        per_domain: Clients of one domain.
-        train: Training examples of each.
-        mixed: Clients take turns by domain, instead of being in the order of their domains.
+    They are in the order of their domains, or if `mixed` take turns by domain.
     """
     if dataset.domains is None:
         raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
@@ -92,14 +88,9 @@ def half_normal(dataset: Dataset, key: Key, clients: int, train: float) -> Clien
 def shards(dataset: Dataset, key: Key, clients: int, train: float, test: float, count: int = 100) -> Clients:
     """Divide as the released code divides CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
 
-    Shards left over by rounding are not used.  Every client has at least one; if that takes too many, the clients with
-    most give some up, which the released code refuses to do.
-
-    Args:
-        dataset, key: As of every division.
-        clients: Number of clients.
-        train, test: Shares of a client's examples, at random; the rest is not used.
-        count: Shards in all.
+    Of `count` shards those left over by rounding are not used.  Every client has at least one; if that takes too many,
+    the clients with most give some up, which the released code refuses to do.  `train` and `test` are shares of a
+    client's examples, at random; the rest is not used.
     """
     labels = dataset.y_train.numpy()
     by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
@@ -127,10 +118,7 @@ def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
 def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
     """Table II's three clients: a fifth and four fifths of the first five classes, all of the last five.
 
-    Args:
-        dataset, key: As of every division.
-        train: Share of all examples used for training.
-        test: Test examples of each client, of its classes, from the others.
+    They train on the share `train` of all examples; each has `test` test examples of its classes from the others.
     """
     labels = dataset.y_train.numpy()
     halves = []
@@ -148,12 +136,7 @@ def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
     )
 
 
-DIVISIONS: dict[str, Callable[..., Clients]] = {
-    "domains": domains,
-    "half_normal": half_normal,
-    "shards": shards,
-    "thirds": thirds,
-}
+DIVISIONS: dict[str, Callable[..., Clients]] = {of.__name__: of for of in (domains, half_normal, shards, thirds)}
 
 
 def _cut(rows: npt.NDArray[np.int64], train: float, test: float, key: Key) -> ClientIndex:

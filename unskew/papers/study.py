@@ -349,7 +349,8 @@ class Draft:
             for a, b in itertools.product(rows, repeat=2):
                 gain = None if a.paper is None or b.paper is None else a.paper - b.paper
                 if c.fits(a.method, b.method, where, gain):
-                    text = c.text.format(above=a.method, below=b.method, where=where)
+                    setting = where.partition(":")[0].rpartition(", ")[2]
+                    text = c.text.format(above=a.method, below=b.method, where=where, setting=setting)
                     self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
 
     def result(self) -> Result:
