@@ -74,26 +74,19 @@ ENDS = {"last_round": ("", last_value), "last_fifth": (".mean_last_fifth", mean_
 
 # ---------------------------------------------------------------- the file
 @dataclass(frozen=True)
-class PlannedClaim:
-    """A claim about two arms as the file has it; `above`, `below`, `by` and `within` are those of `Comparison`.
+class Asked:
+    """What a claim of the file has besides its `Comparison`, whose methods are those of the experiment.
 
     Attributes:
         experiment: Name of the experiment.
-        metric: A metric of single rounds; by default the headline of the global model.
         rule: Settings of the seeds that differ from the campaign's.
         page: The result's page that the claim is kept on, as PAPER/NAME.
         minutes: What an arm takes, where none has run yet.
         value: What the claim is worth beside others; with little time those of most value a minute go first.
     """
 
-    text: str
     experiment: str
-    above: str
-    below: str
-    metric: str | None = None
     rule: dict[str, Any] = field(default_factory=dict)
-    by: float = 0.0
-    within: Annotated[float, Gt(0.0)] | None = None
     page: str | None = None
     minutes: Annotated[float, Gt(0.0)] = 30.0
     value: Annotated[float, Gt(0.0)] = 1.0
@@ -131,7 +124,8 @@ class Arm:
 class Planned:
     """A claim with its arms, the one above first, and its rule."""
 
-    claim: PlannedClaim
+    compared: Comparison
+    asked: Asked
     arms: tuple[Arm, Arm]
     rule: UntilDecided
 
@@ -150,7 +144,7 @@ class _File:
     """The file as it is written."""
 
     title: str
-    claims: Annotated[list[PlannedClaim], MinLen(1)]
+    claims: Annotated[list[dict[str, Any]], MinLen(1)]
     experiments: dict[str, dict[str, Any]] = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
 
@@ -170,18 +164,20 @@ def load(path: Path, data_dir: Path | None = None) -> Campaign:
         tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
         claims = []
         for i, claim in enumerate(file.claims):
-            place = f"claims.{i}"
-            table = _named(tables, claim.experiment, f"{place}.experiment")
-            if claim.above == claim.below:
-                raise ConfigError(f"{place} compares {claim.above} with itself")
-            rule = schema.build(UntilDecided, {**file.rule, **claim.rule}, f"{place}.rule", owner="a rule")
-            raw = file.experiments[claim.experiment]
+            place, own = f"claims.{i}", {f.name for f in dataclasses.fields(Asked)} & claim.keys()
+            compared = schema.build(Comparison, {k: claim[k] for k in claim if k not in own}, place, owner="a claim")
+            asked = schema.build(Asked, {k: claim[k] for k in own}, place, owner="a claim")
+            table = _named(tables, asked.experiment, f"{place}.experiment")
+            if compared.above == compared.below:
+                raise ConfigError(f"{place} compares {compared.above} with itself")
+            rule = schema.build(UntilDecided, {**file.rule, **asked.rule}, f"{place}.rule", owner="a rule")
+            raw = file.experiments[asked.experiment]
             whole = "paper" in raw and raw.get("scale", "paper") == "paper"
             above, below = (
-                _arm(claim.experiment, table, getattr(claim, side), f"{place}.{side}", whole)
+                _arm(asked.experiment, table, getattr(compared, side), f"{place}.{side}", whole)
                 for side in ("above", "below")
             )
-            claims.append(Planned(claim, (above, below), rule))
+            claims.append(Planned(compared, asked, (above, below), rule))
     return Campaign(path.stem, file.title, tuple(claims))
 
 
@@ -244,10 +240,12 @@ class Outcome:
     measures: tuple[Measure, ...] = ()
     diverged: str = ""
 
-    def compared(self, claim: PlannedClaim) -> tuple[str, Measure]:
-        """The metric that a claim is about, its own or the headline of the global model, and how it is shown."""
+    def about(self, claim: Comparison) -> Comparison:
+        """The claim about its own metric, or the headline of the global model, as that is shown."""
         metric = claim.metric or self.measures[0].shared
-        return metric, next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
+        shown = next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
+        unit = {} if shown.percent else {"unit": shown.label, "factor": shown.scale}
+        return dataclasses.replace(claim, metric=metric, **unit)
 
 
 @dataclass(eq=False)
@@ -318,9 +316,8 @@ def standing(planned: Planned, kept: Queue) -> Standing:
     Raises:
         ConfigError: If an arm does not have the claim's metric.
     """
-    rule, claim, (_, pick) = planned.rule, planned.claim, ENDS[planned.rule.metric]
+    rule, compared, (_, pick) = planned.rule, planned.compared, ENDS[planned.rule.metric]
     outcomes = {arm.label: ran(arm, rule, kept) for arm in planned.arms}
-    compared = Comparison(claim.text, claim.above, claim.below, by=claim.by, within=claim.within)
     values: list[tuple[float, ...]] = []
     ended = ""
     for seed in rule.seeds:
@@ -330,20 +327,20 @@ def standing(planned: Planned, kept: Queue) -> Standing:
             break
         if len(both) < 2:
             break
-        metric, shown = both[claim.above].compared(claim)
-        if not shown.percent:
-            compared = dataclasses.replace(compared, unit=shown.label, factor=shown.scale)
+        compared = both[compared.above].about(planned.compared)
         for label, outcome in both.items():
-            if metric not in outcome.curves:
-                raise ConfigError(f"{claim.text!r}: {label} has no {metric}, but {', '.join(outcome.curves)}")
-        ends = [value for outcome in both.values() if (value := pick(outcome.curves[metric])) is not None]
+            if compared.metric not in outcome.curves:
+                there = ", ".join(outcome.curves)
+                raise ConfigError(f"{compared.text!r}: {label} has no {compared.metric}, but {there}")
+        ends = [value for outcome in both.values() if (value := pick(outcome.curves[compared.metric])) is not None]
         values += [tuple(ends)] if len(ends) == 2 else []
         if len(values) >= rule.least and (ended := _ended(compared, values, rule)):
             break
     else:
         ended = f"{rule.most} seeds, the most"
     above, below = zip(*values, strict=True) if values else ((), ())
-    decided = compared.claim(claim.text, above, below, sequential=True)
+    text = compared.said(compared.above, compared.below, planned.asked.experiment)
+    decided = compared.claim(text, above, below, sequential=True)
     more = f"; {ended}" if ended != DECIDED else ""
     return Standing(dataclasses.replace(decided, evidence=decided.evidence + more * bool(ended)), ended)
 
@@ -406,7 +403,7 @@ def run(
 
     with queue(folder / QUEUE) as kept, crew(work, jobs) as at_work:
         write()
-        by_value = sorted(campaign.claims, key=lambda c: -c.claim.value / c.claim.minutes)
+        by_value = sorted(campaign.claims, key=lambda c: -c.asked.value / c.asked.minutes)
         plans = [decided(claim) for claim in campaign.claims] if minutes is None else [in_turn(by_value)]
         cells.run(plans, kept, at_work, ended=write)
     return folder / STATUS
@@ -415,7 +412,7 @@ def run(
 def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
     """Expected seconds of a claim's cells: each as long as its arm's longest, or as the file says where none ran."""
     before = {arm.address: [o.seconds for o in ran(arm, claim.rule, kept).values()] for arm in claim.arms}
-    longest = {address: max(of, default=60.0 * claim.claim.minutes) for address, of in before.items()}
+    longest = {address: max(of, default=60.0 * claim.asked.minutes) for address, of in before.items()}
     return sum(longest[cell.key.partition("/")[0]] for cell in asked)
 
 
@@ -441,7 +438,7 @@ def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
     """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
-        pages.setdefault(claim.claim.page or f"campaign/{campaign.name}", []).append(claim)
+        pages.setdefault(claim.asked.page or f"campaign/{campaign.name}", []).append(claim)
     about = (
         f"{campaign.title}. Seeds were added until each claim was decided; a confidence sequence pays for the looks."
     )
@@ -460,6 +457,6 @@ def _rows(planned: Planned, kept: Queue) -> Iterator[Row]:
     for arm in planned.arms:
         there = [outcome for outcome in ran(arm, planned.rule, kept).values() if not outcome.diverged]
         for ending, pick in ENDS.values() if there else ():
-            metric, _ = there[0].compared(planned.claim)
+            metric = there[0].about(planned.compared).metric
             values = [value for outcome in there if (value := pick(outcome.curves[metric])) is not None]
             yield over_seeds(arm.label, arm.setting, metric + ending, values)

@@ -196,7 +196,7 @@ class Comparison:
             last part of its name.
         above, below: Labels of the methods; * stands for anything, in the first {below} for the second, and each pair
             that fits is a claim.
-        metric: What is compared.
+        metric: What is compared; by default the headline of the global model.
         by: What the difference has to exceed, in the unit that is shown.
         within: In place of above: the difference has to lie within so much of zero.
         where: The settings in which it is claimed; * stands for anything.
@@ -207,7 +207,7 @@ class Comparison:
     text: str
     above: str
     below: str
-    metric: str = "global.accuracy"
+    metric: str = ""
     by: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
     where: str = "*"
@@ -221,6 +221,11 @@ class Comparison:
         names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
         wanted = above != below and all(fnmatchcase(name, pattern) for name, pattern in names)
         return wanted and (not self.published or (gain is not None and gain > 0))
+
+    def said(self, above: str, below: str, where: str) -> str:
+        """Its text about two methods in a run."""
+        setting = where.partition(":")[0].rpartition(", ")[2]
+        return self.text.format(above=above, below=below, where=where, setting=setting)
 
     def claim(
         self,

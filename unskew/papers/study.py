@@ -345,12 +345,11 @@ class Draft:
             schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
         ]
         for where, c in itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons):
-            rows = [r for r in self.rows if (r.setting, r.metric) == (where, c.metric)]
+            rows = [r for r in self.rows if (r.setting, r.metric) == (where, c.metric or "global.accuracy")]
             for a, b in itertools.product(rows, repeat=2):
                 gain = None if a.paper is None or b.paper is None else a.paper - b.paper
                 if c.fits(a.method, b.method, where, gain):
-                    setting = where.partition(":")[0].rpartition(", ")[2]
-                    text = c.text.format(above=a.method, below=b.method, where=where, setting=setting)
+                    text = c.said(a.method, b.method, where)
                     self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
 
     def result(self) -> Result:
