@@ -52,7 +52,7 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.files import write_atomically
 from unskew.papers import study
-from unskew.papers.claims import Claim, Comparison, interval, paired
+from unskew.papers.claims import POINTS, Claim, Comparison, interval, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import rows
 from unskew.run.again import complete
@@ -244,8 +244,8 @@ class Outcome:
         """The claim about its own metric, or the headline of the global model, as that is shown."""
         metric = claim.metric or self.measures[0].shared
         shown = next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
-        unit = {} if shown.percent else {"unit": shown.label, "factor": shown.scale}
-        return dataclasses.replace(claim, metric=metric, **unit)
+        unit = POINTS if shown.percent else shown.label
+        return dataclasses.replace(claim, metric=metric, unit=unit, factor=shown.scale)
 
 
 @dataclass(eq=False)

@@ -96,8 +96,8 @@ def decide(
         return Claim(text, None, f"no interval{printed}")
     if bounds is None:
         equal = n > 1 and not any(differences)
-        mean = f"{factor * fmean(differences):{form}}"
-        difference = f"{mean} {unit} in {'each of ' if equal or _constant(differences) else ''}{n} seed{'s' * (n > 1)}"
+        average = f"{factor * fmean(differences):{form}} {unit}"
+        difference = f"{average} in {'each of ' if equal or _constant(differences) else ''}{n} seed{'s' * (n > 1)}"
         return Claim(text, False if equal else None, f"{difference}, no interval{printed}", equal and unit == POINTS)
     mean, low, high = (factor * v for v in bounds)
     level = unit == POINTS and -LEVEL < bounds[1] <= 0 <= bounds[2] < LEVEL

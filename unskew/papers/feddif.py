@@ -16,7 +16,7 @@ from torch import Tensor
 from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet, TrainingExamples, assign
-from unskew.decide.forecast.dry_run import Trace, untrained_rounds
+from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
@@ -26,6 +26,7 @@ from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.presets import PRESETS
 from unskew.report.stats import curve
+from unskew.runtime.round import Trace
 from unskew.server import distance
 from unskew.world.channel import Channel
 
@@ -266,7 +267,11 @@ def cost_rows(history: History, where: str) -> list[Row]:
     """What each method spent until FedAvg's peak, over the seeds that got there, in P001's cell and by the formula."""
     record, preset = traffic.read(history.folder), PRESETS["p001"]
     rows = []
-    for ledger, names in (("measured", {name: name for name in SHOWN}), ("feddif_table3", {"megabytes": "formula_mb"})):
+    ledgers: dict[radio.Ledger, dict[str, str]] = {
+        "measured": {name: name for name in SHOWN},
+        "feddif_table3": {"megabytes": "formula_mb"},
+    }
+    for ledger, names in ledgers.items():
         costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, ledger)
         for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows:
             prefix, _, name = r["metric"].partition(".")

@@ -34,7 +34,7 @@ from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations as report
-from unskew.report.stats import curve
+from unskew.report.stats import Curve, curve
 from unskew.report.tables import difference
 from unskew.tree import Params
 
@@ -72,7 +72,7 @@ def scale(request: ReproductionRequest) -> Result:
     for column, m in itertools.product(("N=50", "N=100"), draft["one"]):
         both = [[draft.values(who, at[c], G) for c in ("standard", column)] for who in (m, "feddw")]
         if all(values for of in both for values in of):
-            theirs, ours = (paired(*of) for of in both)
+            theirs, ours = (paired(few, many) for few, many in both)
             cells = [[TABLE2[who].get(f"cifar10, {c}") for c in ("standard", column)] for who in (m, "feddw")]
             printed = [a - b for a, b in cells if a is not None and b is not None]
             gain = share(printed[0] - printed[1]) if len(printed) == 2 else None
@@ -87,8 +87,7 @@ def compatibility(request: ReproductionRequest) -> Result:
     compared(draft)
     draft.judge()
     for where in dict.fromkeys(r.setting for r in draft.rows):
-        pairs = {m: (f"{m}+dw", m) for m in draft["one"]}
-        gains = {m: paired(*(draft.values(of, where, G) for of in pair)) for m, pair in pairs.items()}
+        gains = {m: paired(draft.values(f"{m}+dw", where, G), draft.values(m, where, G)) for m in draft["one"]}
         bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items() if v]
         if bars:
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
@@ -104,7 +103,7 @@ def mu(request: ReproductionRequest) -> Result:
     compared(draft)
     draft.judge()
     strengths = draft["compare"][1:]
-    lines = {}
+    lines: dict[str, Curve] = {}
     for where in dict.fromkeys(r.setting for r in draft.rows):
         line = {i: v for i, label in enumerate(strengths) if (v := draft.values(label, where, G))}
         lines |= {where: percent(line, list(line.values()))} if line else {}

@@ -505,10 +505,11 @@ def arrivals(request: ReproductionRequest) -> Result:
             add_errors(draft, f"{n} every {every} rounds", {way: [e[clients] for e in of]}, metric)
     before, *after = (f"{n} every {every} rounds" for n in (0, *new))
     for when in after:
-        total, founders = ([draft.values("hcct", at, m) for at in (before, when)] for m in ("error", "error.founders"))
-        draft.above(f"{when}: the final error is smaller than without arrivals", *total)
+        text = f"{when}: the final error is smaller than without arrivals"
+        draft.above(text, *(draft.values("hcct", at, "error") for at in (before, when)))
+        now, then = (draft.values("hcct", at, "error.founders") for at in (when, before))
         text = f"{when}: who was there from the start errs no more and no less for it"
-        draft.claims.append(same(text, paired(*founders)))
+        draft.claims.append(same(text, paired(now, then)))
     draft.judge()
     draft.curves = {w: percent(new, [draft.values(w, when, "error.arrivals") for when in after]) for w in ways}
     return draft.result()

@@ -117,8 +117,8 @@ def heart(request: ReproductionRequest) -> Result:
         text = f"{name} is better off alone than with FedAvg, both by FLamby's protocol"
         draft.above(text, ours["alone"][k], ours["FedAvg"][k])
     # Training alone from FLamby's initial weights, nothing else changed, start by start.
-    starts = [{"seeds": [start], "task": {"model_options": {"start": start}}} for start in SEEDS]
-    each = [of_sites(draft.run(f"start-{of['seeds'][0]}", base, draft["alone"], of), "alone") for of in starts]
+    starts = {start: {"seeds": [start], "task": {"model_options": {"start": start}}} for start in SEEDS}
+    each = [of_sites(draft.run(f"start-{k}", base, draft["alone"], of), "alone") for k, of in starts.items()]
     from_theirs = [[values[k][0] for values in each] for k in range(len(hospitals))]
     add_sites(draft, "alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
     for k, name in enumerate(hospitals):
