@@ -127,4 +127,3 @@ def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:
     assert ordered("", dict.fromkeys("abcdef", above)).holds is True
     assert ordered("", {"a": above, "b": [0.1]}).holds is None
     assert ordered("", {"a": above, "b": [-0.1, -0.1]}).holds is False
-    assert ordered("", {}).holds is None
