@@ -80,12 +80,12 @@ def no_class(table: DataTable) -> Iterable[str]:
             yield f"{target.called} has no value in {first} (the label is missing): leave such rows out"
         if not target.classes or not values:
             continue
-        if not any(isinstance(v, str) for v in known):
-            way = f"set task.kind = regression, or {way}"
+        words = any(isinstance(v, str) for v in known)
+        way = way if words else f"set task.kind = regression or task.data_options.classes, or {way}"
         odd = {v for v in known if not _is_label(v, table.declared or table.classes)}
         if len({isinstance(v, str | bool) for v in values}) > 1:
             yield f"{called}: some labels are words and some are numbers; make them all one or the other"
-        elif len(known) > max(MOST_CLASSES, len(values) / 2) and not table.classes and table.of_table:
+        elif len(known) > max(MOST_CLASSES, words * len(values) / 2) and not names and table.of_table:
             yield f"{called} has {len(known):,} different values in {len(values):,} rows, such as {values[0]!s}: {way}"
         elif odd:
             row = next(i for i, v in enumerate(labels) if v in odd)
