@@ -24,7 +24,7 @@ ROOMS = [
     ("decide", DECIDE, 3_600, 5_118),
     ("deploy", "deploy runtime", 5_000, 6_679),
     ("priors, world, pricing", "priors world pricing", 2_600, 3_311),
-    ("papers", "papers", 3_200, 4_238),
+    ("papers", "papers", 3_200, 4_227),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_779),
     ("bench", "bench", 1_500, 1_981),
     ("all of unskew/", "", 62_000, 79_470),

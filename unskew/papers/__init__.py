@@ -6,7 +6,7 @@ TABLE names every reproduction; `unskew reproduce NAME` runs one.
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -17,35 +17,27 @@ from unskew.references import makes
 from unskew.registry import Registry
 from unskew.run.cell import Observer
 
+COMPARE = "unskew.papers.study:compare"
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 
 
-class ReproductionEntry(NamedTuple):
-    """The module of a reproduction, and one line about it."""
-
-    target: str
-    about: str
-
-
-def _entries(paper: str) -> dict[str, ReproductionEntry]:
-    reproductions = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
-
-    def target(own: Mapping[str, Any]) -> str:
-        make = own.get("make", reproductions.get(own.get("like"), {}).get("make"))
-        return f"unskew.papers.{paper}:{make}" if make else "unskew.papers.study:compare"
-
-    return {f"{paper}/{name}": ReproductionEntry(target(own), own["title"]) for name, own in reproductions.items()}
+def _of(paper: str) -> dict[str, tuple[str, str]]:
+    """The reproductions of a paper: the function that makes each, and one line about it."""
+    every = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
+    made = {name: own.get("make", every.get(own.get("like"), {}).get("make")) for name, own in every.items()}
+    targets = {name: f"unskew.papers.{paper}:{made[name]}" if made[name] else COMPARE for name in every}
+    return {f"{paper}/{name}": (targets[name], own["title"]) for name, own in every.items()}
 
 
-TABLE: dict[str, ReproductionEntry] = {name: entry for paper in PAPERS for name, entry in _entries(paper).items()}
+TABLE = {name: entry for paper in PAPERS for name, entry in _of(paper).items()}
 
 REPRODUCTIONS = Registry(
     "reproduction",
     "unskew.reproductions",
-    {name: entry.target for name, entry in TABLE.items()},
+    {name: target for name, (target, _) in TABLE.items()},
     "a function annotated to return a Result, as in def mine(request: ReproductionRequest) -> Result",
     partial(makes, lambda kind: kind is Result),
-    about={name: entry.about for name, entry in TABLE.items()},
+    about={name: about for name, (_, about) in TABLE.items()},
 )
 
 
@@ -86,4 +78,4 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-__all__ = ["REPRODUCTIONS", "TABLE", "ReproductionEntry", "ReproductionRequest", "Result", "keep", "reproduce"]
+__all__ = ["REPRODUCTIONS", "TABLE", "ReproductionRequest", "Result", "keep", "reproduce"]

@@ -29,7 +29,7 @@ from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result, plot
-from unskew.papers.study import Draft, ReproductionRequest, compared, percent, published, share
+from unskew.papers.study import Draft, ReproductionRequest, compared, judged, percent, published, share
 from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.section import Chart
@@ -45,9 +45,7 @@ TABLE2, TABLE3 = published("feddw-table2"), published("feddw-table3")
 # ---------------------------------------------------------------- Tables I, II and IV
 def table1(request: ReproductionRequest) -> Result:
     """All twelve methods on each data set, practical and pathological; the text's "+3 % on average" of the latter."""
-    draft = Draft.of(request)
-    compared(draft)
-    draft.judge()
+    draft = judged(request)
     others = [
         r for r in draft.rows if r.metric == G and r.setting.endswith("pathological") and r.method in draft["one"]
     ]
@@ -65,9 +63,7 @@ def scale(request: ReproductionRequest) -> Result:
 
     At `paper` scale there are other networks, too.
     """
-    draft = Draft.of(request)
-    compared(draft)
-    draft.judge()
+    draft = judged(request)
     at = {where.partition(":")[0].partition(", ")[2]: where for where in dict.fromkeys(r.setting for r in draft.rows)}
     for column, m in itertools.product(("N=50", "N=100"), draft["one"]):
         both = [[draft.values(who, at[c], G) for c in ("standard", column)] for who in (m, "feddw")]
@@ -83,9 +79,7 @@ def scale(request: ReproductionRequest) -> Result:
 
 def compatibility(request: ReproductionRequest) -> Result:
     """Methods with and without the class-relation term, pathological, and a figure of what it adds."""
-    draft = Draft.of(request)
-    compared(draft)
-    draft.judge()
+    draft = judged(request)
     for where in dict.fromkeys(r.setting for r in draft.rows):
         gains = {m: paired(draft.values(f"{m}+dw", where, G), draft.values(m, where, G)) for m in draft["one"]}
         bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items() if v]
@@ -99,9 +93,7 @@ def compatibility(request: ReproductionRequest) -> Result:
 # ---------------------------------------------------------------- Fig. 6
 def mu(request: ReproductionRequest) -> Result:
     """Accuracy against the strength of the term, which the methods but FedAvg have in turn."""
-    draft = Draft.of(request)
-    compared(draft)
-    draft.judge()
+    draft = judged(request)
     strengths = draft["compare"][1:]
     lines: dict[str, Curve] = {}
     for where in dict.fromkeys(r.setting for r in draft.rows):

@@ -374,10 +374,15 @@ class Draft:
 # ---------------------------------------------------------------- a study that is runs and claims about them
 def compare(request: ReproductionRequest) -> Result:
     """Run what the file says; its rows, its claims, and the first run's curves."""
+    return judged(request).result()
+
+
+def judged(request: ReproductionRequest) -> Draft:
+    """The same in progress."""
     draft = Draft.of(request)
     compared(draft)
     draft.judge()
-    return draft.result()
+    return draft
 
 
 def compared(draft: Draft) -> dict[str, History]:
