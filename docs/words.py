@@ -1,4 +1,4 @@
-"""Lists what is hard to read in guides, README and messages:  python docs/words.py
+"""Lists what is hard to read in guides, README, messages and docstrings of public names:  python docs/words.py
 
 Sentences beyond 30 words, guides beyond 900, and words of our own dialect: a list to work from, which fails nothing.
 """
@@ -53,6 +53,14 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, text) for c in calls for text in map(literal, c.args) if " " in text)
 
 
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings of a module's public names, each paragraph and each argument by itself, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            text = re.sub(r"^ *>>>(?:.+\n?)*", "", ast.get_docstring(node) or "", flags=re.M)
+            yield from ((node.lineno, part) for part in re.split(r"\n\s*\n|\n(?= *(?:\w[\w, ]*: |\* |\[dim\]))", text))
+
+
 def complaints(text: str) -> Iterator[str]:
     """Its long sentences and its words of our dialect."""
     for sentence in sentences(text):
@@ -70,8 +78,11 @@ def main() -> None:
             print(f"{name}: {count} words, at most {WHOLE}")
         for complaint in complaints(text):
             print(f"{name}: {complaint}")
+    public = re.findall(r"^from \.(\S+) import", (ROOT / "unskew" / "__init__.pyi").read_text("utf-8"), re.M)
+    named = {ROOT / "unskew" / f"{name.replace('.', '/')}.py" for name in public}
     for path in sorted((ROOT / "unskew").rglob("*.py")):
-        for line, message in sorted(set(messages(path))):
+        texts = [*messages(path), *(docstrings(path) if path in named or path.parent.name == "cli" else ())]
+        for line, message in sorted(set(texts)):
             for complaint in complaints(message):
                 print(f"{path.relative_to(ROOT)}:{line}: {complaint}")
 

@@ -122,92 +122,82 @@ def simulate(
 ) -> History:
     """Run methods on the same data, splits, cohorts and initial models.
 
-    `global.*` is measured on the global test set, which no client trains on: `test`, or the test part of the data,
-    or else rows that are set aside before anything is divided, the same for every method and seed.  These are
-    `test_fraction` of each client's rows where the data come with their clients, drawn evenly from its classes, or from
-    its events and others, else of each class.  `personal.*` is measured on each client's own test part,
-    the rows of `test` that name it, or else `test_fraction` of its remaining rows.
+    `global.*` is measured on the global test set, on which no client trains: `test`, else the test part of the data,
+    else rows set aside first, always the same.  Those are `test_fraction` of each class, and where data come
+    with their clients, of each client's classes (or events).  `personal.*` is measured on each client's own
+    test part: the rows of `test` that name it, else `test_fraction` of its remaining rows.
 
-    Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel with mean and deviation of the
-    training part; floats are taken as they are, and so are the columns of a table without `preprocess`.
+    Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel by the training part.  Floats are
+    taken as they are, and so are the columns of a table without `preprocess`.
 
-    PyTorch's settings in this process, such as its number of threads, are restored on return.
+    Networks, losses and metrics that cannot be imported must be given to `resume` again.  PyTorch's settings in this
+    process, such as its number of threads, are restored on return.
 
     Args:
-        methods: A method, several, or {label: method}; a string is a name from the table.  The run of a
-            method that holds functions or classes of your own cannot be resumed: no file can describe them.
-        data: Arrays or tensors (x, y), or (x, y, patients), where x may be a list of texts; {client: either}; a pandas
-            or Polars DataFrame, or a Hugging Face dataset, with `target` and, if it has one, `client`; {client:
-            DataFrame}, with `target`; the path of a table, .csv or .parquet; a torch Dataset of (input, label) pairs;
-            what `unskew.load` returns; or a name.  Inputs of several parts are a tuple, which enters the network as
-            its positional arguments, or a dictionary, as its keyword arguments.  Labels may be words.  By default what
-            `task` names, else digits.
-            With `out`, the run's folder keeps all rows of data that are given as values, in data.npz, to be
-            resumed with.
-        model: A module, whose weights every method and seed starts from; a function or class that makes one, called
-            with (input_shape, num_classes) or nothing; or a name; by default what `task` names, else that of the kind
-            of task, of texts bag_of_words.  Under methods that average no whole network, clients may have several:
-            {client: network}, or a list with one for each.  The run of a module, or of a function that no other program
-            can import, can be resumed only where it is given again.
+        methods: A method, several, or {label: method}; a string is a name from the table.  A run whose method holds
+            functions or classes of your own cannot be resumed.
+        data: One of these; by default what `task` names, else digits.
+
+            * arrays or tensors (x, y), or (x, y, patients); x may be a list of texts, and labels may be words
+            * a pandas or Polars DataFrame, or a Hugging Face dataset, with `target` and perhaps `client`
+            * {client: any of these}
+            * the path of a table, .csv or .parquet
+            * a torch Dataset of (input, label) pairs
+            * what `unskew.load` returns, or a name
+
+            Inputs of several parts are a tuple, the network's positional arguments, or a dictionary, its keyword
+            arguments.  With `out`, the run's folder keeps all rows given as values, in data.npz.
+        model: A module, whose weights every method and seed starts from; or a name; or a function or class that makes
+            one, called with (input_shape, num_classes) or nothing.  By default that of the task, of texts bag_of_words.
+            Under methods that average no whole network clients may have several: {client: network}, or a list.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
-        patient: Column of a table that says who is in the row, where somebody has several.  All rows of one are in
-            training, in validation or in a test part; shares are then shares of patients.  Arrays have them as
-            (x, y, patients).
-        patient_ids: Whose the patients' names are, the "network"'s, each one person, or each "site"'s own; asked for
-            where a name occurs at several clients.
-        test: The global test set, in any form of `data`; where it names its clients, as a dict or in the column
-            `client`, its rows are these clients' own test rows, too.  Of a table, also the column that says which rows
-            are test rows, or the share of each client's rows, or Latest("admitted", after="2024-06-30"), that they are
-            the latest: these are the clients' own test rows and together the global set.  Latest takes times beside
-            arrays, too.
-        preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all with
-            numbers from training rows.  True is Preprocess() as it is by default.
+        patient: Column of a table that says who is in the row.  All rows of a patient are in one part: training,
+            validation or test.  Shares are then of patients.
+        patient_ids: Whose ids these are: the "network"'s, where an id is one person, or each "site"'s own.  Asked for
+            where an id occurs at several clients.
+        test: The global test set, in any form of `data`.  Where it names its clients, its rows are their own test rows,
+            too.  Of a table also the column of test rows, the share of each client's, or
+            Latest("admitted", after="2024-06-30"), the latest; Latest takes times beside arrays, too.
+        preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all by
+            training rows.  True is Preprocess().
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
             IID where targets are no classes.
-        local: Local optimisation of all methods that are given by name, or leave theirs as it is by default.
-        rounds: Communication rounds.
-        seeds: The seeds to repeat the run with; or the rule by which seeds are added until every comparison with FedAvg
-            is decided: UntilDecided(until=0.5, most=30), until no interval is wider than half a point.
-        task: What is learned, such as "regression", or further settings of data and model, as in
-            TaskConfig(class_weights="balanced").  Data, model, loss, preprocessing and a table's columns may be said
-            there or by their own arguments; where both say something, and not the same, that is refused.
+        local: Local optimisation of methods given by name, or that leave theirs as it is by default.
+        rounds, eval_every: Communication rounds, and those from one evaluation to the next.
+        seeds: The seeds to repeat the run with.  UntilDecided(until=0.5) adds seeds until every comparison with FedAvg
+            is decided, or its interval narrower than half a point.
+        task: What is learned, such as "regression", or settings of data and model, as in
+            TaskConfig(class_weights="balanced").  What it and another argument both say must be the same.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
-            A run with a loss or metrics that no other program can import is resumed by giving them again.
-        transform: A function from one example's input, as the network takes it, to another of its shape, for training
-            examples alone and anew in each epoch; it may draw from PyTorch's, NumPy's or Python's global generator.
+        transform: A function from an example's input, as the network takes it, to another of its shape.  It changes
+            training examples alone, anew in each epoch, and may draw from global generators.
         bounds: Add training alone, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
-        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.  Notes on
-            data and settings stand in the history in any case.
-        track: Trackers that get the numbers too: tensorboard, mlflow, wandb.  They need `out`.
-        track_options: Settings of trackers, by name.
-        callback: A function that is called after every round with the run so far, whose `round`, `method`, `seed` and
-            `metrics`, every number of the round, it may look at; or an `unskew.run.cell.Observer`, which sees every
-            evaluation and may add numbers to the record.
+        progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
+        track, track_options: Trackers that get the numbers too, such as mlflow, and their settings; they need `out`.
+        callback: A function called after every round with the run so far: its `round`, `method`, `seed` and `metrics`.
+            Or an `unskew.run.cell.Observer`, which sees every evaluation and may add numbers to the record.
         fraction, clients_per_round: Cohort size.
         test_fraction, val_fraction: Parts of each client's data kept from training.
-        eval_every: Rounds between evaluations.
-        evaluate: Models to evaluate, global, personal and personal_on_global, and metrics of the task to report beside
-            its headline, such as balanced_accuracy, macro_f1, auroc, lowest_recall.  Or your own: a function from
-            (outputs, targets), arrays of all examples, to a number of which more is better; or a `Measure`.
+        evaluate: Models to evaluate, global, personal and personal_on_global, and metrics to report beside the
+            headline, such as balanced_accuracy, macro_f1, auroc, lowest_recall.  A metric of your own is a `Measure`,
+            or a function from (outputs, targets) of all examples to a number of which more is better.
         evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
             drawn once for each seed.
         by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
         unseen: Clients that take no part and are served the trained models: a share of the clients, or their names;
             `Unseen` also says how they adapt.
-        public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
-            rows, the name of a client whose rows they are, or others, raw, in any form of `data`, or (x, None).
+        public: Rows that the server has and all clients know: a share of all training rows, a client's, by its name, or
+            others, in any form of `data`.
         stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
         RunError: If `out` exists or cannot be written.
-        KeyboardInterrupt: If Ctrl-C or a signal to end came at any time, in training after the round; it says what is
-            kept of the run.
+        KeyboardInterrupt: At Ctrl-C or a signal to end, in training after the round; it says what is kept of the run.
         QuorumError: If training fails, naming method, seed and round.
-        DivergedError: If every method diverged under every seed, naming the first.  Otherwise the history has the other
-            trainings, and its `diverged` names those that did.
+        DivergedError: If every method diverged under every seed; else the history's `diverged` names those that did.
     """
     given = dict(locals())
     out = None if out is None else user_path(out)
@@ -276,22 +266,21 @@ def resume(
 ) -> History:
     """Go on with a run that was stopped, from its last checkpoint; of one that ended, its history.
 
-    It ends with the bits of a run that was never stopped.  Settings and data are those of the folder, which keeps data
-    that were given as values.
+    It ends with the bits of a run that was never stopped.  The folder has its settings and data.
 
     Args:
         folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
         model: The network, if the run was given one as a value: the same, with the weights that it had then.
-        loss, transform, metrics, public: The loss, the transform, those of `evaluate` that are metrics, and public
-            rows, if the run was given them as values that no other program can import: the same.
+        loss, transform, metrics, public: The same as then, if the run was given values that cannot be imported;
+            metrics are those of `evaluate`.
         progress, callback: As in `simulate`.
         force: Go on even though versions, device or executor have changed; the bits may then differ.
         allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
             folder from elsewhere whose code one would not run.
 
     Raises:
-        ConfigError: If the run has methods that no file describes, its model, loss or a metric is a value and is not
-            given or is none and is given, or it names code and `allow_code` is not given.
+        ConfigError: If the run has methods that no file describes, or a value is missing or is none of the run's, or
+            it names code and `allow_code` is not given.
         RunError: If the folder is not a run, was changed, or was begun with another network or in another environment.
         DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
     """

@@ -61,11 +61,14 @@ class Moment:
 def check_method(method: Any, network: Callable[[], nn.Module] | None = None) -> None:
     """Run a method in every way that unskew runs methods, and refuse it if results differ between them.
 
-    Checked in three rounds of four of six clients: it is a frozen value; nothing is changed in place; states, messages,
-    replies and memories are frozen, of their annotated types, and what a deployment would accept; the same seed gives
-    the same bits, as far as one process can tell, and no global generator is drawn from; a run through bytes, a resumed
-    one and, up to rounding, one in which clients train together are the same run; numbers stay finite; clients that are
-    lost are survived or refused without a trace; every client has a model; and what it reports can be kept.
+    Checked in three rounds of four of six clients:
+
+    * it is a frozen value, and changes nothing in place
+    * states, messages, replies and memories are frozen, of their annotated types, and what a deployment would accept
+    * the same seed gives the same bits, and no global generator is drawn from
+    * a run through bytes, a resumed one and, up to rounding, one of stacked clients are the same run
+    * numbers stay finite, and lost clients are survived or refused without a trace
+    * every client has a model, and what it reports can be kept
 
     Args:
         method: The method, wrapped or not, or the name of one with its defaults, as "scaffold+dw".

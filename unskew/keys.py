@@ -72,8 +72,8 @@ class Key:
     def bits(self, *shape: int) -> Tensor:
         """Whole numbers, uniform over all of int64, that only the seed's holder can tell from chance (SHAKE-256).
 
-        For masks and noise that are to hide something: PyTorch's generator on the CPU heeds 32 bits of its seed, which
-        can be tried one by one, and its numbers follow from earlier ones.
+        For masks and noise that are to hide something.  PyTorch's generator will not do: it heeds 32 bits of its seed,
+        which can be tried one by one, and its numbers follow from earlier ones.
         """
         data = hashlib.shake_256(self._address()).digest(8 * math.prod(shape))
         return torch.from_numpy(np.frombuffer(data, dtype="<i8").astype(np.int64)).reshape(shape)
@@ -111,8 +111,7 @@ class Key:
 def numpy_each(keys: Iterable[Key]) -> Iterator[np.random.Generator]:
     """Yield a generator with the draws of `key.numpy()` for each key in turn; it is the same one, seeded anew.
 
-    A million clients each draw from a key of their own, and most of the time of making a generator is its seeding,
-    which is done here for thousands of keys at once.
+    Most of the time of making a generator is its seeding, which is done here for thousands of keys at once.
     """
     bits = np.random.PCG64(0)
     generator, fresh = np.random.Generator(bits), bits.state

@@ -380,9 +380,9 @@ class SgdConfig:
         local_epochs: Passes over the client's training data, or `local_steps`; 0.3 of b batches is 0.3 b, rounded up.
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
-        optimizer: One of PyTorch's, by name or class, which make steps; or lbfgs, which minimises the mean loss of all
-            of the client's data, plus terms, until no entry of the gradient is above `tolerance`, and has no learning
-            rate.  Clients are stacked under sgd, adam and adamw only.
+        optimizer: One of PyTorch's, by name or class, which make steps.  Or lbfgs, which has no learning rate: it
+            minimises the mean loss of all of the client's data, plus terms, to within `tolerance`.  Clients are
+            stacked under sgd, adam and adamw only.
         momentum, nesterov: Momentum of SGD and RMSprop, and whether SGD's is Nesterov's.
         weight_decay: Added to the gradient, or decoupled (AdamW).
         betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
@@ -527,8 +527,8 @@ class Penalty(Protocol):
     `params` holds every trainable parameter, including those that this optimisation does not change, and no buffers.
     A class or function with the attribute `sees = "features"` is called with the batch as a third argument.  A penalty
     may also have a method `gradient(params, aux)` that returns, by name, the gradient of its value where that is not
-    zero.  It is used instead of autograd where training is written out by hand, so the two must agree, which is
-    checked once; so is that the value depends on the parameters, unless it is zero.
+    zero.  Training that is written out by hand uses it instead of autograd.  It is checked once that the two agree,
+    and that the value depends on the parameters, unless it is zero.
     """
 
     def __call__(self, params: Params, aux: Aux) -> Tensor:
@@ -782,8 +782,8 @@ class Local(Protocol):
 class Run:
     """Arbitrary local code, `fn(local, *args)`.
 
-    It runs for one client at a time, unless `fn` has an attribute `together`: a function that takes (local, args) of
-    several clients and returns their values in the same order.  Such functions are compared by value.
+    It runs for one client at a time.  If `fn` has an attribute `together`, that takes (local, args) of several clients
+    and returns their values in the same order.  Such functions are compared by value.
     """
 
     fn: Callable[..., Any]
@@ -803,8 +803,8 @@ class Me:
         layout: The model's tensor names.
         initial: The model every client can build for itself from the run's seed; it never needs to travel.
         private: Root of draws of this ask that no one else may repeat, such as noise; draw by `Key.normal` and
-            `Key.bits`.  The server knows the run's seed, and all that follows from it; in a deployment this follows
-            from a secret of the client's, in a simulation from `key` and the step's name.
+            `Key.bits`.  In a deployment it follows from a secret of the client's, as the server knows the run's seed;
+            in a simulation from `key` and the step's name.
         private_fixed: The same for draws that must stay fixed from ask to ask: one key per client and run.
     """
 
@@ -870,8 +870,8 @@ class Federation:
         run_on_server: Runs a step on the server's own device, which has the network and the prior but no data; no
             message is sent for it.
         secret: Root of draws that no one else may repeat; see `private`.
-        rounds_begun: Rounds of this run that were begun in a deployment, with this one and with those that a crash or
-            a divergence undid; 0 in a simulation, where a round that is run again is the same round.
+        rounds_begun: Rounds begun in a deployment, with this one and those that a crash or a divergence undid.  0 in a
+            simulation, where a round that is run again is the same.
         choose: Given this view, the clients from which `sample` draws; None for all of them.
     """
 

@@ -340,15 +340,15 @@ class FedDif(OneModel):
     Attributes:
         local: The clients' optimisation.
         epsilon: Minimum tolerable IID distance; `stop` says what is compared with it.
-        stop: "iid_distance" takes a model with W <= epsilon out of the auction (the papers); "efficiency" ends the
-            round when the mean efficiency over all models, times 8e6, is <= epsilon (the code of P000); "decrement"
-            makes no move with a bid < epsilon (the code of P001).
-        valuation: "current" takes W(psi_m) in eq. 1 at the present DoL (the papers); "lagged" at the one before the
-            model's last move, as in all released code, which makes bids too high.
+        stop: "iid_distance" takes a model with W <= epsilon out of the auction (the papers).  "efficiency" ends the
+            round when the mean efficiency over all models, times 8e6, is <= epsilon (code of P000).  "decrement"
+            makes no move with a bid < epsilon (code of P001).
+        valuation: "current" takes W(psi_m) in eq. 1 at the present DoL (the papers).  "lagged" takes it before the
+            model's last move, as all released code does, which makes bids too high.
         feasibility: Rule for links that may carry a model: "outage" at most 5 % (the papers' rule), "qos" gamma >=
             gamma_min, both, or none.
-        filtering: "weights" leaves infeasible links, and bids below epsilon under stop "decrement", out of the matching
-            (the papers); "after_matching" drops such pairs afterwards, so that their models lose a turn (code of P001).
+        filtering: "weights" leaves infeasible links, and bids that `stop` forbids, out of the matching (the papers).
+            "after_matching" drops such pairs afterwards, so that their models lose a turn (code of P001).
         gamma_min: Smallest tolerable spectral efficiency, bit/s/Hz; 0 accepts every link, as is right without a radio.
         metric: IID distance, see server/distance.py.
         target: Distribution that counts as IID: "uniform", "pooled" for the class shares of all clients' data, summed
@@ -361,14 +361,14 @@ class FedDif(OneModel):
         bits: S in the efficiency; None is the size of the model's tensors.
         budget: Bandwidth for the moves of one diffusion round, Hz s; None is no limit.
         drift: Coefficients of P000's regulariser and aggregation of drift; None uses neither.
-        lr_within_round: "cosine" multiplies the learning rate by (1 + cos(pi k / 20)) / 2 in diffusion round k, held
-            from k = 19 on, where it would reach 0 (P001).
-        preset: Base settings: "paper" is the papers' text over a radio, "p000" and "p001" the released code as it
-            made the tables of the two papers; None is the text without demands on links.
+        lr_within_round: "cosine" multiplies the learning rate by (1 + cos(pi k / 20)) / 2 in diffusion round k.  It is
+            held from k = 19 on, before it reaches 0 (P001).
+        preset: Base settings: "paper" is the papers' text over a radio, None the text without demands on links.  "p000"
+            and "p001" are the released code as it made the tables of the two papers.
 
     Raises:
-        ConfigError: If a setting is out of range, the target is not a distribution, or drift is to be regularised under
-            an optimiser whose displacement is not a sum of gradients.
+        ConfigError: If a setting is out of range, or the target is not a distribution; or if the optimiser's
+            displacement is not a sum of gradients, as `drift` needs.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("groups",)

@@ -402,10 +402,10 @@ class FedDistr(OneModel, OwnNetworks):
 
     Attributes:
         prior: built-in, a folder that `unskew prior train` wrote, a folder of a Stable Diffusion pipeline,
-            hub:OWNER/NAME, a name that an installed package registers, or module:attribute.  After a pipeline
-            ?tokens=4&size=64 are the tokens of an embedding and the height and width of images.
-        m: Clusters of a label: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle counts the
-            domains that the label has at the client, a number is that number.
+            hub:OWNER/NAME, a registered name, or module:attribute.  After a pipeline ?tokens=4&size=64 are the tokens
+            of an embedding and the height and width of images.
+        m: Clusters of a label, or a rule: auto is 3 with at least 12 images each, silhouette chooses 1 to 5, oracle
+            counts the label's domains at the client.
         steps, batch_size, lr: Settings of the inversion on each cluster; lr None is the prior's own learning rate.
         distance: Distance for the alignment: l2 of the embeddings, or of the noise that the prior predicts under
             them, which the server computes.
@@ -417,8 +417,8 @@ class FedDistr(OneModel, OwnNetworks):
         dp: Noise on the embeddings; None sends them as they are.
 
     Raises:
-        ConfigError: If m is not a number of clusters; if noise is asked for where one example could change any number
-            of embeddings, or an epsilon whose accountant is not installed.
+        ConfigError: If m is not a number of clusters; if one example could change any number of embeddings under noise;
+            or if an epsilon's accountant is not installed.
     """
 
     needs: ClassVar[tuple[str, ...]] = (

@@ -487,8 +487,8 @@ class DW(Wrapper):
     ) -> Step[tuple[FedDWReply[Any], Any]]:
         """Run a step of the method with the term in each of its optimisations; then compute soft labels (eq. 4).
 
-        They are computed by the model just trained (of several, the last that is in the reply unchanged, or the last
-        if none is); under noise by the model received, on which this step's training has no influence.
+        They are computed by the model just trained: of several, the last that is in the reply unchanged, else the last.
+        Under noise the model received computes them, on which this step's training has no influence.
         """
         fits: list[Fitted] = []
         pulled: list[Sgd] = []
@@ -628,8 +628,8 @@ _CLIENTS_SEE = (
 def together(own: Privacy | None, term: Privacy) -> Privacy:
     """Combine the privacy statements of a method and of the term into one: both are sent, so both count.
 
-    Each party saw both kinds of messages.  If both have an epsilon, they add up, and so do their deltas; if only one
-    has, there is no guarantee for the whole, and `covers` gives the number and what it covers.
+    Each party saw both kinds of messages.  If both have an epsilon, they add up, and so do their deltas.  If only one
+    has, the whole has no guarantee, and `covers` says what that one covers.
     """
     if own is None:
         if isinstance(term.epsilon, str):

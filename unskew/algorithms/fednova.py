@@ -133,8 +133,8 @@ class FedNova(OneModel):
     def most(self, n: int) -> float:
         """Largest possible ||a||_1 for a client that reports `n` examples, with a margin for rounding.
 
-        Without a pull all a_i are the largest they can be under any pull that lets gradient descent settle,
-        eta mu <= 2 (1 + rho): the closed form under momentum.  Under a stronger one they grow without bound.
+        While gradient descent settles, eta mu <= 2 (1 + rho), no pull makes the a_i larger than they are without one:
+        the closed form under momentum.  Under a stronger pull they grow without bound.
         """
         steps, rho = steps_of(self.local, n), self.local.momentum
         if self.local.lr * self.mu > 2.0 * (1.0 + rho):

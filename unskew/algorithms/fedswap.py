@@ -71,8 +71,8 @@ class FedSwap(OneModel):
 
     Attributes:
         legs: Number of local trainings of a model per round; 1 with weighting "samples" is FedAvg.
-        permutation: "uniform" over all, some models may stay; "derangement", no model returns to the client it was
-            last given to; "pairing", clients swap in pairs, and with an odd number one keeps its model.
+        permutation: "uniform" over all, so that models may stay.  Under "derangement" no model returns to the client
+            that had it last.  Under "pairing" clients swap in pairs, and one may be left over.
         weighting: Weights of the models: "uniform", by "samples" of the last trainer, or by those "seen" in all legs.
         route: "server" sends each model up and down in every leg, "d2d" from client to client.
         local: The clients' optimisation in one leg.

@@ -38,8 +38,8 @@ class Grouped(OwnParts):
     """FedAvg in each of several groups.
 
     Attributes:
-        groups: Clients by number, such as ((0, 1), (2,)), in the order of the run's `client_names` and from 0, whatever
-            numbers stand in these names; None is one group of all.
+        groups: Clients by number, such as ((0, 1), (2,)): from 0, in the order of the run's `client_names`.  None is
+            one group of all.
         local: The clients' optimisation.
         weighting: In a group's mean "samples" weights a client by its training examples, "uniform" weights all equally.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.

@@ -277,8 +277,8 @@ class HCCT:
     Attributes:
         local: The clients' optimisation.
         alpha: Cost of a small group, in examples: two clients of D examples whose gradients have cosine c merge from
-            alpha = D (2 - sqrt(2 + 2 c)) on.  One for all, one for each client, "size" for alpha_i = D_i, or "auto",
-            chosen by a pilot; with a fixed number of `groups` "auto" is a quarter of the clients' mean D.
+            alpha = D (2 - sqrt(2 + 2 c)) on.  One for all, one for each client, "size" for alpha_i = D_i, or "auto".
+            A pilot chooses "auto"; with a fixed number of `groups` it is a quarter of the clients' mean D.
         pilot: Settings of that pilot.
         groups: Fixed number of groups to merge to; None lets the benefits decide.
         warmup: Groups of round 1: "singletons" (the paper) or one "global" group (the code).
@@ -290,8 +290,8 @@ class HCCT:
         score: Score that finds the telling layer: "scale_free", or as "published", the signed variance over mean of all
             entries, of convolutions and linear layers only.
         include_buffers: Compare BatchNorm's statistics and batch counters too, where `layer` is "all".
-        group_buffers: BatchNorm's statistics of a group, in its model and, with `include_buffers`, in its gradient: its
-            members' "mean", or those of the "first" client of all, whatever group that is in.
+        group_buffers: BatchNorm's statistics of a group: its members' "mean", or those of the "first" client of all,
+            whatever group that is in.  With `include_buffers` its gradient has them, too.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
         leave_one_out: Compare a client with the rest of its group only; an ablation.
         rational: A client that would be worse off in its group than alone leaves it, after a partition.
@@ -305,8 +305,7 @@ class HCCT:
             Algorithm 1 with the experiment's optimiser.
 
     Raises:
-        ConfigError: If alpha is negative or not finite, or a gradient without its client's part
-            is asked for where that part is another client's.
+        ConfigError: If alpha is negative or not finite, or `leave_one_out` would need another client's part.
     """
 
     local: SgdConfig = SgdConfig()
@@ -345,8 +344,8 @@ class HCCT:
         """Return the initial model.
 
         Raises:
-            ConfigError: If there are more groups than clients, or not as many alphas; if more clients are to be present
-                at the start than exist; or if no tensor that travels is left to compare.
+            ConfigError: If there are more groups than clients, or not as many alphas; if `arrivals` starts with too
+                many clients; or if no tensor is left to compare.
         """
         n = len(fed.clients)
         if self.groups is not None and self.groups > n:
@@ -891,8 +890,8 @@ def _is_right(batch: Batch) -> Tensor | None:
 def best_trial(scores: Sequence[Mapping[ClientId, ScoreReply]]) -> int | None:
     """Return the position of the trial that does best on held-out examples, of equals the first.
 
-    It is the first of all if none gains more than a standard error on that: with d_i the difference of client i's right
-    answers, or of its losses without classes, |sum d_i| <= sqrt(sum d_i^2).  None if nothing was held out.
+    It is the first of all if none gains more than a standard error on that, |sum d_i| <= sqrt(sum d_i^2).  There d_i is
+    the difference of client i's right answers, or without classes of its losses.  None if nothing was held out.
     """
     heard = [c for c in scores[0] if scores[0][c].held_out and all(c in of for of in scores)]
     merits = [[-of[c].loss if (right := of[c].right) is None else float(right) for c in heard] for of in scores]

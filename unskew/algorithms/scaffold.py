@@ -125,8 +125,8 @@ class SCAFFOLD(OneModel):
     """Stochastic controlled averaging.
 
     Attributes:
-        option: Update of a client's variate: "II" from its displacement, "I" by a full gradient at the received model,
-            which costs a pass over the data and works with any optimiser.
+        option: Update of a client's variate: "II" from its displacement, "I" by a full gradient at the received model.
+            "I" costs a pass over the data and works with any optimiser.
         server_lr: Server learning rate.
         local: The clients' optimisation; option II needs SGD, plain or with momentum, without clipping.
         weighting: Weights of the models: "uniform" as published, or "samples".

@@ -30,9 +30,9 @@ def leave_one_out(
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
     The others' results with a client minus those without it are its contribution
-    to them; its own, minus what it would get if it took no part, is what taking
-    part is worth to itself.  It costs a run for each client, and one
-    more; a run that was stopped continues when the same command is given again.
+    to them.  Its own result, with and without taking part, is what that is worth to
+    itself.  It costs a run for each client, and one more.  The same command
+    goes on with what was stopped.
 
     [dim]unskew leave-one-out my.toml --plan[/]
     [dim]unskew leave-one-out my.toml --client Cleveland[/]

@@ -49,7 +49,7 @@ def predict(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what a trained model has learned, for each row of a table, each image, text or example of an array.
+    """Predict with a trained model, for each row of a table, image, text or example of an array.
 
     MODEL is a run's folder, that of a deployed client, or a file that
     unskew show --model wrote.  FILE is a table (.csv, .parquet) with the columns that were trained

@@ -67,14 +67,13 @@ def run(
     r"""Run an experiment: every method on the same split, cohorts and initial model, for every seed.
 
     EXPERIMENT is a TOML file, a name from [bold]unskew list experiments[/], a table, or
-    the folder of a run.  Without it this compares several methods on real handwritten
-    digits, in about a minute.  The run's folder holds settings, split, every
-    metric and transfer, checkpoints, and [bold]report.html[/].  A method that
-    diverges is left out of the results, and the exit code is 1.
+    the folder of a run; by default several methods on real digits, in a minute.
+    The run's folder has settings, split, every metric and transfer, and [bold]report.html[/].
+    A method that diverges is left out of the results, and the exit code is 1.
 
-    Of a [bold]folder[/] the run goes on where it was stopped, with the same bits; with
-    [bold]--set[/] the rest runs with other workers, and with [bold]--seed[/] or [bold]--until[/] it
-    gets more seeds in a folder of its own.  Code of your own needs [bold]--allow-code[/].
+    Of a [bold]folder[/] the run goes on where it was stopped, with the same bits.  With
+    [bold]--set[/] the rest runs with other workers.  With [bold]--seed[/] or [bold]--until[/] it gets
+    more seeds, in a folder of its own.  Code of your own needs [bold]--allow-code[/].
 
     A file with a [bold]\[sweep][/] table is run at all its points, one process per core, and
     they are compared; the same command goes on, and retries what failed.

@@ -30,7 +30,7 @@ def tune(
     """Tune each method of an experiment at the same budget, on validation rows.
 
     EXPERIMENT is a TOML file, or a name from [bold]unskew list experiments[/].
-    Searched are the local learning rate and the ranges that stand beside a
+    It searches the local learning rate and the ranges that stand beside a
     method's hyperparameters.  The folder has the page, [bold]tuning.html[/], and the
     tuned experiment, [bold]tuned.toml[/]; given again as --out it goes on.
 

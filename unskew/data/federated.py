@@ -186,30 +186,29 @@ def federate(
 ) -> FederatedData:
     """Divide a data set over clients, by default its own or 10 alike, and each one's examples into train, val and test.
 
-    A client's n examples are drawn at random under its own key: round(test_fraction * n) are its personal test set and
-    round(val_fraction * (n - test)) its validation part, halves rounded up; at least one example stays for training.  A
-    client too small for a share of one example has an empty part (n <= 2 at 0.2).  Of clients of the data's own
-    (`Natural`) a part has each class, or group, in its share, up to rounding.  `split.min_samples` counts all three
-    parts.  A manifest (`FromManifest`) brings its own.
+    A client's n examples are drawn under its own key: round(test_fraction * n) are its own test set, and
+    round(val_fraction * (n - test)) its validation part, halves rounded up.  At least one example stays for training,
+    so that a small client may have an empty part (n <= 2 at 0.2).  Of the data's own clients (`Natural`) a part has
+    each class, or group, in its share.  A manifest (`FromManifest`) brings its own parts.
 
-    Clients' own test examples (`Dataset.own_test`) are their test set.  Where it is known when examples were
-    (`Dataset.when`), a part has the latest of them.  Where patients are known (`Dataset.patients`), shares are of a
-    client's patients, and all examples of one are in one part; without clients of the data's own they are divided over
-    clients as examples are, each by the class of most of its examples.
+    Own test examples (`Dataset.own_test`) are their clients' test sets.  Where times are known (`Dataset.when`), a part
+    has the latest examples.  Where patients are known (`Dataset.patients`), shares are of patients, each of whom is in
+    one part, and is divided over clients by the class of most of its examples.
 
-    `unseen` are the clients that come after training: a share of the clients, drawn under the key, or their names (or
-    numbers, where clients have no names); so are those that the data mark (`Dataset.never_train`).  The clients that
-    stay are numbered anew, in their order.  `public` are the server's rows, which all know: a share of all clients'
-    training rows, drawn under the key, or the name of a client whose rows they are.
+    What clients agree on about columns and words is agreed anew by those that train: in the result's `dataset`.
 
-    What clients agreed on about a table's columns (`unskew.data.preprocess`), and which words of texts are known, is
-    agreed anew by those that train, from their rows for training and validation: in the result's `dataset`.
+    Args:
+        dataset: The examples.
+        split: The division; its `min_samples` counts all three parts.
+        key: Root of all draws.
+        test_fraction, val_fraction: Shares of each client's examples, in [0, 1).
+        unseen: Clients that come after training: a share of the clients, or their names (numbers where they have none);
+            beside those that the data mark (`Dataset.never_train`).  The clients that stay are numbered anew.
+        public: The server's rows: a share of all clients' training rows, or the name of a client whose rows they are.
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
-        DataError: If the data cannot be divided as asked; if they come with their clients and another division is asked
-            for; if a division of one's own has a patient in several places; if there is no client of a name in
-            `unseen`, or none would be left to train.
+        DataError: If the data cannot be divided as asked, or no client is left to train.
     """
     split = split or (IID() if dataset.owners is None else Natural())
     fed = _federate(dataset, split, key, test_fraction, val_fraction)

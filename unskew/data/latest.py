@@ -189,8 +189,8 @@ def cut(
     A `fraction` of each client's rows is late, where the rule has neither a date nor a share.
 
     Returns:
-        True for rows to train on, and for rows to test on, (N,); sentences on what is left out and on clients without
-        test rows; and a sentence on what makes the cut impossible, empty without.
+        True for rows to train on, and for rows to test on, (N,).  Then sentences on what is left out, and one on what
+        makes the cut impossible; empty without.
 
     Raises:
         DataError: If a number is given for dates, or a date for numbers.

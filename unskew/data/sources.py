@@ -91,7 +91,7 @@ def is_data(source: str) -> bool:
 
 
 def gives_bytes(source: str) -> bool:
-    """True if it can be told without reading them that the data, if they are images, are bytes."""
+    """True if images of this source are known to be bytes before they are read."""
     kind = source.partition(":")[0]
     return kind in ("images", "hub", "digits") or (kind in NAMED and bool(NAMED[kind].parts))
 
@@ -103,24 +103,19 @@ def load(
     preprocess: Preprocess | None = None,
     targets: Targets = CLASS,
 ) -> Dataset:
-    """The data set called `source`: a name, a path such as `npz:PATH`, or, to download it, `hub:...`.
+    """The data set called `source`; the x_test of `digit_domains` and `digit_five` has equally many of each domain.
 
-    Sets by name are looked up in `data_dir` or, without it, in the folder that the environment variable UNSKEW_DATA
-    names (`unskew.data.named`).  `digit_domains` and `digit_five` look up the sets they are made from; their x_test
-    holds the domains in the order of `domain_names`, equally many examples of each.
-
-    `run:FILE` is a data set that a run's own folder keeps, because it was given as a value (`save`); `data_dir` is that
-    folder.
-
-    Any other name is that of a registered function, or module:function of your own; `data_options` are its settings,
-    or those of `OPTIONS`.  `preprocess` says what becomes of the columns of a table.
-
-    `targets` is the form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
+    Args:
+        source: A name; `npz:PATH` and the like; `hub:...`, to download it; `run:FILE` in the folder of a run; or
+            module:function of your own.
+        data_dir: The folder of sets by name, by default that of the environment variable UNSKEW_DATA; or a run's.
+        data_options: Settings of the function, or those of `OPTIONS`.
+        preprocess: What becomes of the columns of a table.
+        targets: The form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
 
     Raises:
         ConfigError: If an option is unknown, or a preprocessing is asked for of what is no table.
-        DataError: If the name is unknown, no file is found (every place is listed), a file is corrupt (its size and
-            SHA-256 are shown), something in it cannot be meant, or as in `hub.fetch`.
+        DataError: If the name is unknown, no file is found, or one is corrupt or makes no sense; or as in `hub.fetch`.
     """
     source, options = str(source), data_options or {}
     kind, colon, rest = source.partition(":")

@@ -68,11 +68,11 @@ class IID:
 class Dirichlet:
     """Label skew of strength alpha: 0.1 is strong, 100 nearly none.
 
-    By "class", each class is shared out over the clients by a Dirichlet(alpha) draw, so labels and sizes both differ.
-    By "capped", the same class after class, but a client that has its even share of all examples gets nothing more, so
-    sizes differ little; this is how FedDif's code divides its data, and much code of the same origin.
-    By "client", sizes are equal and each client, in random order, draws the class mixture it takes from what is left;
-    once a class is used up its share passes to the client's other classes, so the last clients follow theirs less.
+    By "class", a Dirichlet(alpha) draw shares each class out over the clients: labels and sizes differ.
+    By "capped", a client that has its even share of all examples gets nothing more, so sizes differ little.  FedDif's
+    code divides its data so, and much code of the same origin.
+    By "client", sizes are equal.  Each client, in random order, draws the mixture of classes that it takes from what is
+    left.  Once a class is used up its share passes to the client's other classes.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.5
@@ -239,9 +239,9 @@ class Entangled:
     """Clients whose mixtures of base distributions have average entanglement `xi` (unskew/data/entanglement.py).
 
     By "blocks" every client owns equally many base distributions, drawn at random, and the same small share of all
-    others; by "dirichlet" each is shared out by a Dirichlet draw whose alpha is found by bisection.  Base distributions
-    are "labels", "domains", or "both": labels in domains where the data has domains, else labels.  The manifest has
-    the value reached, which may differ: examples are whole, and a draw meets `xi` only nearly.
+    others.  By "dirichlet" a Dirichlet draw shares each out; its alpha is found by bisection.  Base distributions are
+    "labels", "domains", or "both": labels in domains where the data has domains, else labels.  The manifest has the
+    value reached: examples are whole, so a draw meets `xi` only nearly.
     """
 
     xi: Annotated[float, Ge(0), Le(1)] = 0.057

@@ -103,10 +103,10 @@ class TaskConfig:
         model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
             next_token char_lstm.
         model_options: The network's own settings; lora puts low-rank adapters on it, as in { rank = 8 }.
-        models: Networks of several kinds, with their clients, in the place of model; clients that no entry names have
-            the first's, if that names nobody.  They go with methods that average no whole network.
-        data_options: Settings of data that a registered function makes; of a table its columns: target, client, test;
-            of natural data without test rows of their own, test, the share of each client's rows.
+        models: Networks of several kinds, with their clients, instead of model.  Clients that no entry names have the
+            first's, if that names nobody.  They go with methods that average no whole network.
+        data_options: Settings of a registered function's data; of a table its columns target, client, test; of natural
+            data without test rows, test, the share of each client's.
         preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; true is all of
             them by default, and without it nothing is done.
         head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
@@ -117,14 +117,13 @@ class TaskConfig:
         loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
             meant for, or else the kind's first.
         headline: The metric of that kind by which models are compared; by default its first, as accuracy or rmse.
-        class_weights: A weight in the loss for each class, in the order of the classes; or balanced: each client weighs
-            its classes alike, by its own counts, which it need not tell.  Classification and binary.
-        bins: Edges between bins of a target that is a number, or their number in a simulation: by which examples are
-            counted and divided, as by classes.
-        target_scale: Shift and scale of a regression's target, by default mean and standard deviation of the rows that
-            train (0 and the mean with the loss poisson).  The loss is of targets scaled by them, so the network's
-            outputs are about 1; predictions and metrics but the loss are in the target's own unit.  Clients with data
-            of their own need the two numbers, or else do not scale.  False leaves targets as they are.
+        class_weights: A weight in the loss for each class, in their order; or balanced: each client weighs its classes
+            alike, by its own counts, which stay with it.  Classification and binary.
+        bins: Edges between bins of a target that is a number, or, in a simulation, how many: examples are counted and
+            divided by them as by classes.
+        target_scale: Shift and scale of a regression's target, by default mean and standard deviation of training rows
+            (0 and the mean with the loss poisson).  The loss is of scaled targets; predictions and other metrics are
+            in the target's own unit.  A deployment needs the two numbers.  False leaves targets as they are.
         augment: Random change of training examples alone, anew each time: none, crop, flip, crop+flip, module:function.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
@@ -353,8 +352,8 @@ class Experiment:
         methods: The methods compared, all on the same split, with the same cohorts and the same initial model.
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
-        until: The rule by which a run stops before the last of the seeds; None runs all.  A file writes it in the place
-            of seeds: `seeds = { until = 0.5, most = 30 }`.
+        until: The rule by which a run stops before the last of the seeds; None runs all.  In a file it is
+            `seeds = { until = 0.5, most = 30 }`.
         name: Name of the run; a line that is not empty.
         task, split: Data and model, and the division of the data among clients: by default their own, where they have
             them, else `iid`.
@@ -364,14 +363,14 @@ class Experiment:
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: What is evaluated: global, personal, and personal_on_global, each personal model on the global test
             set; and further metrics of the task by name, as balanced_accuracy, or module:attribute.
-        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or a number
-            of clients drawn once for each seed, the same for all methods and rounds.
+        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
+            drawn once for each seed.
         by: Columns of a table by whose values the clients' models are evaluated after the last round, as by sex or age.
         mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
         unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
             or a table.
-        public: Rows that the server has and all clients know, for methods that learn from them: a share of all training
-            rows, the name of a client whose rows they are, or data as in task.data, as "csv:public.csv".
+        public: Rows that the server has and all clients know: a share of all training rows, or a client's, by its name,
+            or data as in task.data, as "csv:public.csv".
         stop: Early stopping.
         keep_models: Global models that are kept beside the last round's.
         world: Losses, channel, and malicious clients.
@@ -738,7 +737,7 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
 
 
 def until_of(raw: Mapping[str, Any]) -> UntilDecided:
-    """The rule in the place of seeds, from its table.
+    """The rule that stands instead of seeds, from its table.
 
     Raises:
         ConfigError: If a setting is unknown, missing or not allowed.

@@ -293,8 +293,8 @@ def load_model(
     Args:
         path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew show --model` wrote.
         method: Label of the method; not needed where there is one only.
-        client: Name of the client that uses the model, or its number, from 0, where no client's name is a number; None
-            for the global one, or a deployed client's own.
+        client: Name of the client that uses the model, or its number, from 0; None for the global one, or a deployed
+            client's own.
         seed: Seed of the run; by default the smallest, which must have a model.
         round: A round whose global model was kept, or "best", that with the best validation result; by default the
             last.
@@ -334,29 +334,25 @@ def predict(
     probabilities: bool = False,
     threshold: float | None = None,
 ) -> list[Any]:
-    """Predict what the model has learned of each raw input, with a model from `load_model`.
+    """Predict with a model from `load_model`, for each raw input.
 
-    That is the class, in the type of the labels that were trained on: a whole number where these are whole numbers,
-    true or false where they are, and else the class's name.  Of regression it is a number, of survival the log of the
-    relative risk, of several labels the names of those that apply, of sequences the token that follows.
+    That is the class, in the type of the labels that were trained on: a whole number, true or false, or its name.  Of
+    regression it is a number, of survival the log of the relative risk, of several labels the names of those that
+    apply, of sequences the token that follows.
 
     Args:
         model: The model.
-        x: Inputs as they were given for training: images (N, H, W), (N, H, W, 3) or (N, C, H, W), or a list of their
-            files, or one of them, which are resized as in training; texts, numbers (N, ...), or a table, its file
-            (.csv, .parquet) or a row of it, with the columns that were trained on, which are filled and scaled as in
-            training.
+        x: Inputs as they were given for training, which are resized, filled and scaled as there.  Images are (N, H, W),
+            (N, H, W, 3), (N, C, H, W), or their files.  A table may be its file (.csv, .parquet) or a row.
         batch_size: Inputs that the network takes at once.
-        client: Name of the client whose rows they are, for a global model whose clients scaled their rows each by its
-            own numbers.  A client's own model takes no rows as another's.
-        probabilities: Give for each input the probability of every class, {class: probability}, instead, classes as
-            they are predicted; a DataFrame of them has a column for each.
+        client: Name of the client whose rows they are, for a global model whose clients each scaled by its own numbers.
+        probabilities: Give for each input {class: probability} instead; a DataFrame of them has a column for each.
         threshold: Of two classes: the probability of the second one from which on it is predicted; by default the
             likelier class is.
 
     Raises:
-        ConfigError: If the model has no card that says how inputs are prepared, or does not learn probabilities, or if
-            the threshold is no probability or there are not two classes.
+        ConfigError: If the model has no card that says how inputs are prepared, or learns no probabilities; if the
+            threshold is no probability, or not of two classes.
         DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
         RunError: If the network's outputs are no numbers.
     """

@@ -125,9 +125,8 @@ class ALIE(Attack):
     """Malicious clients stay as close to the mean as honest clients do, all on one side: "a little is enough".
 
     G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses for Distributed Learning", NeurIPS
-    2019, Algorithm 3.  Of M replies f are forged; mean and deviation of each coordinate are those of the honest
-    replies,
-    where the paper estimates them from the malicious clients' own data.
+    2019, Algorithm 3.  Of M replies f are forged.  Mean and deviation of each coordinate are those of the honest
+    replies; the paper estimates them from the malicious clients' own data.
 
         s = floor(M / 2 + 1) - f,   z = Phi^-1((M - f - s) / (M - f)),   u_k <- mean - z deviation
 

@@ -45,8 +45,8 @@ class Devices:
     Attributes:
         examples_per_s: Training examples per second of the median device.
         down_mbit_s, up_mbit_s: Rates of the median link, Mbit/s.
-        spread: Standard deviation of the logarithm of a client's speed, and of its link's rates, drawn once a run; with
-            1 one client in six is slower than the median by a factor of e.
+        spread: Standard deviation of the logarithm of a client's speed, and of its link's rates, drawn once a run.  At
+            1 a sixth of the clients are slower than the median by a factor of e.
         jitter: Standard deviation of the logarithm of an errand's time, drawn anew for each.
         clients: Clients by number that are not drawn: their examples per second, and Mbit/s down and up.
         deadline_s: Seconds after which a reply is late, unless the plan says; None waits for the slowest client.

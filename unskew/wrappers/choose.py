@@ -16,7 +16,7 @@ from unskew.wrappers.base import Wrapper
 class ChooseClients(Wrapper):
     """A function chooses the clients of each round.
 
-    `ChooseClients(lambda fed: fed.sample(weights=speeds))` draws the usual number of clients by `speeds`;
+    `ChooseClients(lambda fed: fed.sample(weights=speeds))` draws the usual number of clients by `speeds`.
     `ChooseClients(lambda fed: [c for c in fed.clients if c % 24 == fed.round % 24])` lets each hour's clients train.
 
     Attributes:

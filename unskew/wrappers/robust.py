@@ -72,9 +72,8 @@ class MultiKrum(Centre):
     """Mean of the updates that lie nearest to their nearest neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
-    Gradient Descent", NeurIPS 2017, section 4 and section 6.  Of M clients, f of them malicious, the score of client k
-    is
-    s(k) = sum of |u_k - u_j|^2 over its M - f - 2 nearest others j, and the m clients of lowest score are averaged.
+    Gradient Descent", NeurIPS 2017, section 4 and section 6.  Of M clients, f of them malicious, the m of
+    lowest score are averaged:  s(k) = sum of |u_k - u_j|^2 over the M - f - 2 others j nearest to k.
 
     Attributes:
         f: Malicious clients expected in a round; a round needs 2f + 3 replies.

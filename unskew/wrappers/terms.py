@@ -18,8 +18,8 @@ from unskew.wrappers.base import Wrapper, name_of, through
 class AddTerms(Wrapper):
     """Terms in the loss of every local training.
 
-    They are called as FedAvg's are: `aux` has what the method gives its own terms, and as `anchor`, unless the method
-    gives one, the model from which the step's first training starts: in most methods the one received.
+    They are called as FedAvg's are: `aux` has what the method gives its own terms.  Unless the method gives one, its
+    `anchor` is the model from which the step's first training starts: in most methods the one received.
 
     Attributes:
         terms: The terms.
