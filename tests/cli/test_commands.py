@@ -43,9 +43,9 @@ def test_a_table_is_run_by_its_two_columns(unskew: Unskew, here: Path) -> None:
     said = unskew("run", "visits.csv", *columns, "--set", "rounds=1", "--seed", "0", "--out", "r", "--json")
     assert {r["method"] for r in document(said.out)["rows"]} >= {"fedavg", "independent", "centralised"}
     assert 'data = "csv:visits.csv"' in (here / "r" / "config.toml").read_text()
-    assert unskew("data", "visits.csv", *columns, "--out", "d.html").err.splitlines()[-1] == (
-        "next: unskew advise visits.csv --target ill --client site"
-    )
+    for source, given in (("visits.csv", columns), ("heart", ())):
+        said = unskew("data", source, *given, "--out", "d.html")
+        assert said.err.splitlines()[-1] == " ".join(("next: unskew advise", source, *given))
 
 
 def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, here: Path) -> None:

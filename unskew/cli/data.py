@@ -21,6 +21,7 @@ from unskew.cli.options import (
     Target,
     Thousands,
     load_own,
+    table_at,
     then,
 )
 from unskew.cli.tables import width
@@ -90,7 +91,7 @@ def data(
         print(f"page: {out}", file=sys.stderr)
     if out is None and not source.endswith(".toml"):
         then(*sys.argv[1:], "--out", "data.html")
-    elif options.keys() <= {"target", "client"}:
+    elif options.keys() <= {"target", "client"} and table_at(source):
         columns = [word for name in target or () for word in ("--target", name)]
         then("advise", source, *columns, *(["--client", client] if client else ()))
 

@@ -112,14 +112,22 @@ def load_own(name: str, settings: list[str]) -> "Experiment":
 
 
 def experiment_of(name: str, settings: list[str]) -> tuple[Path, list[str]]:
-    """The file and settings of an experiment; a table, or a folder of them, is the data of the built-in one for it."""
+    """The file and settings of an experiment; a table is the data of the built-in one for it."""
+    builtin = builtin_experiments()
+    if name in builtin or (data := table_at(name)) is None:
+        return find_experiment(name), settings
+    return builtin["table"], [f"name={json.dumps(Path(name).stem)}", f"task.data={json.dumps(data)}", *settings]
+
+
+def table_at(name: str) -> str | None:
+    """The setting of data for a table, a folder of them, or one that is known by name; None for anything else."""
     from unskew.data.tables import kind_at
 
-    builtin, kind = builtin_experiments(), kind_at(name)
-    if name in builtin or not kind:
-        return find_experiment(name), settings
-    data = name if ":" in name else f"{kind}:{name}"
-    return builtin["table"], [f"name={json.dumps(Path(name).stem)}", f"task.data={json.dumps(data)}", *settings]
+    if kind := kind_at(name):
+        return name if ":" in name else f"{kind}:{name}"
+    from unskew.data.named import NAMED
+
+    return name if name in NAMED and NAMED[name].preprocess is not None else None
 
 
 def find_experiment(name: str) -> Path:
