@@ -302,8 +302,8 @@ def one_class(table: DataTable) -> Iterable[str]:
             single = table.names(enough & (np.bincount(kinds[kinds >= 0], minlength=len(table.clients)) == 1))
             single += ["this client"] * bool(table.alone and len(table) >= FEW_ROWS and not codes.any())
             if single:
-                rows, learns = f"training {table.what}", "a model trained there alone learns nothing but to say it"
-                yield target.sentence(f"{some(single)} {have(single)} {rows} of one class only: {learns}")
+                rows = f"training {table.what} of one class only"
+                yield target.sentence(f"{some(single)} {have(single)} {rows}: trained alone, a model learns nothing")
 
 
 # ---------------------------------------------------------------- numbers
@@ -374,7 +374,7 @@ def unscaled(table: DataTable) -> Iterable[str]:
     }
     worst = max(size, key=lambda name: size[name], default="")
     if worst and size[worst] > (FAR if table.measured else LARGE):
-        way = "divide all by the same number" if table.measured else "scale them, in Python with preprocess=True"
+        way = "divide all by the same number" if table.measured else "use preprocess=True"
         yield f"{table.called(worst)} has a root mean square of {size[worst]:,.0f}, and networks want about 1; {way}"
 
 
@@ -389,7 +389,7 @@ def empty_at(table: DataTable) -> Iterable[str]:
             held = [(site, values[table.at(i)]) for i, site in enumerate(table.compared)]
             there = [f"{site} ({of[0]:g})" for site, of in held if len(of) >= 10 and (of == of[0]).all()]
             if there:
-                yield f"{table.called(name)} has one value only at {some(there)}: not measured there?"
+                yield f"{table.called(name)} has one value only at {some(there)}: not measured?"
 
 
 # ---------------------------------------------------------------- columns that say too much

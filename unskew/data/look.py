@@ -31,7 +31,7 @@ from unskew.data.rows import stored
 from unskew.data.table import LEFT_OUT, TEST, TRAIN, UNKNOWN, DataTable, DataTarget, numbered
 from unskew.errors import ConfigError
 from unskew.tasks.targets import CLASS, SURVIVAL, Label, labels_of
-from unskew.words import counted, some
+from unskew.words import counted, listed, sentence, some
 
 NO_VALUE = "(none)"
 """Name of the class of rows that have no value in the target's column."""
@@ -166,11 +166,15 @@ class Look:
         return f"{self.rows:,} rows{test}{who}, {counted(len(self.columns), 'column')}, {sites}{each}"
 
     @property
+    def verdict(self) -> str:
+        """A sentence on whether sites differ by more than chance."""
+        differ = [d.name for d in self.disagreement if d.p is not None and d.p < ALPHA]
+        return f"Sites differ by more than chance in {listed(differ)}." if differ else "Sites are not shown to differ."
+
+    @property
     def lead(self) -> str:
         """A few sentences on what there is and how sites differ."""
-        return " ".join(
-            f"{text[:1].upper()}{text[1:]}." for text in (self.size, *(d.meaning for d in self.disagreement))
-        )
+        return " ".join(map(sentence, (self.size, *(d.meaning for d in self.disagreement))))
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.lead}", *(f"- {note}" for note in self.notes)])
@@ -204,7 +208,7 @@ def describe(
         patient_ids: Whose the patients' names are, as for `simulate`.
         test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
         leave_out: Columns of a table that are not looked at.
-        preprocess: What will become of a table's columns, as for `simulate`; what it does is not advised.
+        preprocess: What will become of a table's columns, as for `simulate`; no note advises it then.
         data_dir: Folder of named data sets.
         data_options: Settings of data that are named, as for `simulate`, such as how a CSV file is written; the columns
             above may stand here, too.

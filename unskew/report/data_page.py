@@ -6,9 +6,10 @@ from pathlib import Path
 
 from unskew.data.look import Look, TargetLook
 from unskew.report import charts, render
-from unskew.report.page import Page, write_page
+from unskew.report.page import MOST_NOTES, Page, numbered, write_page
 from unskew.report.pictures import shares
 from unskew.report.section import Chart, Section, Table, TableRow, columns, table
+from unskew.words import sentence
 
 MOST_SITES = 20
 """Sites up to which each has a mark in figures, and a row on the first screen."""
@@ -25,8 +26,8 @@ MOST_COLUMNS = 15
 MOST_DRAWN = 100
 """Sites in a figure by site."""
 
-MOST_PRINTED, MOST_NOTES = 5, 3
-"""Sites that a terminal shows beside one row of all smaller ones, and notes."""
+MOST_PRINTED = 5
+"""Sites that a terminal shows beside one row of all smaller ones."""
 
 
 def write_look(look: Look, out: Path) -> Path:
@@ -35,14 +36,13 @@ def write_look(look: Look, out: Path) -> Path:
     Raises:
         RunError: If it cannot be written.
     """
-    parts = [_sites(look), _disagreement(look), _columns(look)]
-    sections = [s for s in parts if s.charts or s.tables]
+    sections = [_sites(look), _disagreement(look), _columns(look)]
     pictures = [chart for s in sections for chart in s.charts][:2]
     first = sites_table(look, MOST_SITES) if look.sites else disagreement_table(look)
     shown = first if look.sites or look.disagreement else None
-    return write_page(
-        Page(look.name, "a first look at the data", look.lead, pictures, shown, look.notes, sections), out
-    )
+    sections.append(numbered("Notes", look.notes[MOST_NOTES:]))
+    page = Page(look.name, sentence(look.size), look.verdict, pictures, shown, look.notes[:MOST_NOTES], sections)
+    return write_page(page, out)
 
 
 # ---------------------------------------------------------------- tables
@@ -168,7 +168,7 @@ def _gaps_chart(look: Look) -> Chart | None:
         for site, share in zip(look.sites, column.missing_by_site, strict=True)
     ]
     chart = charts.matrix(columns(cells), "site", "column", "share without a value", "#d55e00")
-    caption = f"Darker: a larger share of rows without a value; most in {chosen[0].name}."
+    caption = f"Stronger colour: a larger share of rows without a value; most in {chosen[0].name}."
     return Chart("Gaps by column and site", caption, chart)
 
 
