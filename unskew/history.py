@@ -142,14 +142,13 @@ class History:
         return load_model(self.folder, method, client, seed, round=round, network=self._network, allow_code=code)
 
     def client_values(self, method: str, metric: str | None = None, seed: int | None = None) -> dict[int | str, float]:
-        """A metric of each evaluated client after the last round, {client: value}, as `rows_of` has them.
+        """A metric of each evaluated client after the last round, {client: value}.
 
         Clients go by name, or by number where the data name no clients.
 
         Args:
             method: Label of the method.
-            metric: Its name: the headline, the loss (personal.loss), or one that the run was asked for, such as
-                personal.macro_f1; by default the headline of the clients' own models, personal.accuracy.
+            metric: Its name, such as personal.macro_f1; by default the headline of the clients' own models.
             seed: Seed of the run; by default the smallest.
 
         Raises:
@@ -172,23 +171,17 @@ class History:
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
         """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
 
-        Rows are counted from 0 in the table or arrays that were given, and, where each client's are given by
-        themselves, in these.  Rows of no client's parts are those of the global test set, which was set aside first,
-        or were used by none.  Test rows given by `test` are the global test set's, and clients draw theirs from the
-        other rows; with `preprocess` they are the clients', and counted in what `test` gave.
+        Rows are counted from 0 in the table or arrays that were given: in each client's where these were given apart,
+        and in those of `test`.  Rows in no client's parts are the global test set's, which was set aside first, or
+        nobody's.  Clients that come after training are there, too.
 
         Args:
             part: "train", "val" or "test".
             seed: Seed of the run; by default the smallest.
 
-        Returns:
-            Rows by the clients' names, or by their numbers where the data name no clients; those of clients that come
-            after training, too.
-
         Raises:
             ConfigError: If there is no such part.
-            RunError: If there is no such seed, the data are no rows, as images in folders are not, or the run's files
-                are gone.
+            RunError: If there is no such seed, the data are no rows but files, or the run's files are gone.
         """
         if part not in PARTS:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
@@ -291,8 +284,7 @@ class History:
     def to_frame(self) -> Any:
         """Every number of every round as a DataFrame, one per row: of pandas, or of Polars where that alone is there.
 
-        Columns: method, seed, round, name, value, weight, client and client_name, which are missing unless the number
-        is per-client; so is client_name where the data name no clients.
+        Columns: method, seed, round, name, value, weight; of single clients client and, if it has one, client_name.
 
         Raises:
             ConfigError: If neither pandas nor Polars is installed.
@@ -310,13 +302,15 @@ class History:
     def gains(self) -> list[dict[str, Any]]:
         """Gains from federation: each method's over training alone, with its 95 % interval, as the report has it.
 
-        A row is {"method", "client", "alike", "seed", "gain", "low", "high", "verdict", "why", "seeds", "lost"}, and
-        `pandas.DataFrame` makes a table of them.  It is of a client, called as in `client_values`, or where client is
-        None of a mean in which "clients" or "test rows" count alike; seed is that of a client that no other seed has,
-        as where each divides the data anew.  A gain is the headline of the client's own model on its own test data
-        minus that alone, a fraction for accuracies, and above zero where the client is better off.  The verdict is
-        gains, loses or open, that of a mean corrected for the number of methods (Holm); `why` says why there is no
-        interval or no verdict.  A gain is over `seeds` of the run's seeds, and under `lost` more there is none.
+        A gain is the headline of the client's own model on its own test data minus that alone; above zero the client is
+        better off.  `pandas.DataFrame` makes a table of the rows:
+
+        method, client: Its label, and the client as in `client_values`; None for a mean over clients.
+        alike: What counts alike in a mean, "clients" or "test rows".
+        seed: That of a client that no other seed has, as where each divides the data anew.
+        gain, low, high: The gain and its interval, fractions for accuracies.
+        verdict, why: gains, loses or open, of a mean corrected for the number of methods (Holm); and why it is open.
+        seeds, lost: Seeds that it is over, and seeds that have none.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are
@@ -370,8 +364,8 @@ class Plots:
         """A metric by round, by the megabytes sent or by time: means over seeds, and bands from lowest to highest.
 
         Args:
-            metric: Its name in `rows`; by default global.accuracy (or whatever the headline is), or
-                personal.accuracy.mean where no method has a global model.
+            metric: Its name in `rows`; by default the headline of global models, or that of clients' own where more
+                methods have these.
             by: What is on the horizontal axis; other than rounds of the headline alone.
 
         Raises:
@@ -380,7 +374,7 @@ class Plots:
         from unskew.report import pictures
 
         h = self.history
-        chart = pictures.curve(h.record, by, metric, metric or "")
+        chart = pictures.curve(h.record, by, metric)
         if chart is None:
             raise h._unknown("", metric or h.headline.shared, h.frame.names())
         return _drawing(chart, "")
@@ -481,10 +475,8 @@ def load_run(
         folder: The folder that `simulate(out=...)`, `unskew run` or a deployed run's server wrote, here or elsewhere.
         network: For `History.model`: a network to load the weights into, or a callable that builds one; needed if the
             run was given its network as a value.
-        allow_code: For `History.model`: import a network that is named `module:attribute`; never for a folder from
-            elsewhere whose code one would not run.
-        unfinished: Read a run that was stopped or goes on as well, as far as it came: its table has the seeds of each
-            method that came furthest.
+        allow_code: For `History.model`: import a network named `module:attribute`; only from whom you trust.
+        unfinished: Read a run that was stopped or goes on, too: its table has the seeds that came furthest.
 
     Raises:
         RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.

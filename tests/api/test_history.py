@@ -28,16 +28,16 @@ def history() -> us.History:
 def test_plots_are_altair_charts(history: us.History) -> None:
     curves = history.plot.curves().to_dict()
     assert curves["layer"][0]["encoding"]["x"]["title"] == "round"
-    values = [row for rows in curves["datasets"].values() for row in rows] if "datasets" in curves else []
-    data = values or [row for layer in curves["layer"] for row in layer.get("data", {}).get("values", [])]
-    drawn = {
-        row["x"]: row["mean"]
-        for row in data or curves["data"]["values"]
-        if row.get("method") == "FedAvg" and "mean" in row
+    rows = [row for rows in curves["datasets"].values() for row in rows]
+    drawn = {row["x"]: row["mean"] for row in rows if row["method"] == "FedAvg" and "mean" in row}
+    assert drawn == {
+        t: pytest.approx(100 * value, rel=1e-4) for t, value in history.curve("FedAvg", "personal.accuracy.mean")
     }
-    assert drawn == {t: pytest.approx(100 * value, rel=1e-4) for t, value in history.curve("FedAvg")}
     assert history.plot.curves(by="traffic").to_dict()["layer"][0]["encoding"]["x"]["title"] == "sent so far, MB"
-    for chart in (history.plot.curves("personal.accuracy.mean"), history.plot.differences(), history.plot.clients()):
+    loss = history.plot.curves("personal.loss.mean").to_dict()["layer"][0]["encoding"]["y"]
+    assert (loss["title"], loss["scale"]["domain"][1] < 6) == ("own loss", True)  # in no percent
+    assert "own accuracy, worst tenth of clients, %" in history.plot.curves("personal.accuracy.worst_decile").to_json()
+    for chart in (history.plot.differences(), history.plot.clients()):
         assert chart.to_dict()["layer"]
     with pytest.raises(KeyError, match=r"no method has global\.acuracy; did you mean global\.accuracy"):
         history.plot.curves("global.acuracy")

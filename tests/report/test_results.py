@@ -59,7 +59,7 @@ def test_nobody_leads_with_one_seed_or_alone() -> None:
 def test_differences_can_be_taken_to_any_method() -> None:
     rows = {d.method: d for d in paired(made(APART), base="SCAFFOLD")}
     assert rows["FedAvg"].mean == pytest.approx(-0.31 / 3)
-    assert (rows["FedAvg"].verdict, rows["Local"].verdict) == ("lower", "higher")
+    assert (rows["FedAvg"].verdict, rows["Local"].verdict) == ("loses", "gains")
 
 
 def test_a_difference_that_is_shown_as_zero_is_not_higher() -> None:
@@ -67,7 +67,7 @@ def test_a_difference_that_is_shown_as_zero_is_not_higher() -> None:
     (row,) = paired(made({"FedAvg": [0.5, 0.6, 0.7], "Other": [0.500001, 0.6000011, 0.7000012]}))
     assert row.low is not None
     assert row.low > 0
-    assert (row.verdict, standing([row])[1]) == ("undecided", ())
+    assert (row.verdict, standing([row])[1]) == ("open", ())
 
 
 def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_why() -> None:
@@ -210,7 +210,7 @@ def test_html_escapes_names_and_keeps_intervals_whole() -> None:
     written = html(replace(TABLE, entries=(evil,)))
     assert "<script" not in written
     assert "+1.00 [−1.71,\N{NO-BREAK SPACE}+23.71]" in written
-    assert '<td class="text">a &amp; b</td>' in written
+    assert '<td class="text"><span>a &amp; b</span></td>' in written
 
 
 # ---------------------------------------------------------------- by client

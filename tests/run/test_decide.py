@@ -129,7 +129,7 @@ def test_a_run_stops_at_the_first_seed_at_which_it_is_decided(decided: Path, unt
     record = read(decided)
     assert record.seeds == tuple(seeds) == tuple(range(7))
     (row,) = tables.paired(record)
-    assert row.verdict == "lower"
+    assert row.verdict == "loses"
     assert (row.low, row.high) == pytest.approx(decide.interval(row.values), rel=1e-12)
     assert not any(decide.is_decided(row.values[:n], 0.001) for n in range(7))
     assert set(record.partitions) == set(seeds)

@@ -201,7 +201,10 @@ def over(title: str, values: Iterable[float | None], log: bool = False) -> dict[
     finite = [v for v in values if v is not None and math.isfinite(v) and not (log and v <= 0)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if log:
-        return {"title": f"{title}, log scale", "scale": alt.Scale(type="log", domain=[low * 0.95, high * 1.05])}
+        return {
+            "title": f"{title}, log scale",
+            "scale": alt.Scale(type="log", domain=[low * 0.95, high * 1.05], nice=False),
+        }
     edge = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
     return {"title": title, "scale": alt.Scale(domain=[low - edge, high + edge], nice=False, zero=False)}
 
@@ -350,14 +353,14 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, marks:
     return drawn
 
 
-_KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], "open": COLOURS[0], "mean": INK}
+_KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], **dict.fromkeys(("open", "level", "none"), COLOURS[0]), "mean": INK}
 
 
 def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, and the line of no difference.
 
-    `data` is name, value, low, high (None without an interval, which is pale), and where known kind (gains, loses, open
-    or mean, which is a diamond) and size; `marks` are colours by name in place of those of kinds.
+    `data` is name, value, low, high (None without an interval, which is hollow), and where known kind (gains, loses,
+    open or mean, which is a diamond) and size; `marks` are colours by name in place of those of kinds.
     With `log`, for ratios, the axis is logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
@@ -368,16 +371,16 @@ def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool
     base = alt.Chart(rows(every)).encode(y=names("name", order), color=colour)
     size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
     shape = alt.condition("datum.kind == 'mean'", alt.value("diamond"), alt.value("circle"))
-    tip = _tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q")
     layers = (
         rule(zero),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
-        base.mark_point(filled=True).encode(
+        base.mark_point(opacity=1).encode(
             x=alt.X("value:Q", **axis),
             size=size,
             shape=shape,
-            tooltip=tip,
-            opacity=alt.condition("datum.low == null", alt.value(0.35), alt.value(1.0)),
+            tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q"),
+            fill=colour,
+            fillOpacity=alt.condition("datum.low == null", alt.value(0.0), alt.value(1.0)),
         ),
     )
     return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
@@ -419,8 +422,9 @@ def spread(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
 
 def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most: int, **look: Any) -> alt.LayerChart:
     """A square for each row, in columns and rows in the order given, of at most so many pixels."""
-    names: dict[str, Any] = {"labelOverlap": True, "ticks": False, "labelLimit": 110}
-    left, below = alt.Axis(**names), alt.Axis(**names, labelAngle=0 if kind == "O" else -90)
+    names: dict[str, Any] = {"labelOverlap": True, "ticks": False, "labelLimit": 150}
+    flat = kind == "O" or sum(map(len, {str(r["column"]) for r in every})) < 30
+    left, below = alt.Axis(**names), alt.Axis(**names, labelAngle=0 if flat else -90)
     titles = [alt.Tooltip("column:N", title=x), alt.Tooltip("row:N", title=y)]
     base = alt.Chart(rows(every)).encode(
         x=alt.X(f"column:{kind}", title=x, sort=None, axis=below), y=alt.Y("row:N", title=y, sort=None, axis=left)

@@ -48,7 +48,7 @@ class Page:
         pictures: At most two, side by side.
         table: The numbers behind the answer.
         warnings: What a reader must not miss.
-        sections: The folded parts.
+        sections: The folded parts; an empty one is left out.
         opened: True for a page that folds nothing, as a model card.
         swatches: What stands beside the names of methods.
     """
@@ -82,7 +82,9 @@ def html(page: Page) -> str:
     """The page as an HTML document; a picture of its first screen is not repeated in a folded part."""
     shown = {chart.described for chart in page.pictures}
     folded = [
-        replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html)) for s in page.sections
+        replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html))
+        for s in page.sections
+        if not s.empty
     ]
     return _template("page.html").render(
         page=replace(page, sections=folded), version=__version__, library=charts.library()
@@ -92,7 +94,8 @@ def html(page: Page) -> str:
 def markdown(page: Page, files: Mapping[str, str] = MappingProxyType({})) -> str:
     """The page in Markdown; a figure is its file in `files`, by title, or else its description."""
     parts = [f"# {page.title}", page.what, f"**{page.verdict}**", *(f"> {sentence}" for sentence in page.warnings)]
-    for section in (Section("", "", tuple(page.pictures), (page.table,) if page.table else ()), *page.sections):
+    first = Section("", "", tuple(page.pictures), (page.table,) if page.table else ())
+    for section in (first, *(s for s in page.sections if not s.empty)):
         parts += [f"## {section.title}" if section.title else "", section.lead]
         parts += [
             f"![{c.described}]({files[c.title]})" if c.title in files else f"*{c.described}*" for c in section.charts
@@ -158,36 +161,29 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], n
 @unchecked
 def of_run(record: Record, brief: bool = False) -> Page:
     """The page of a run, or of several as one; if brief the first screen alone."""
-    serious = verdict.serious(record)
-    return Page(
-        record.name,
-        verdict.what(record),
-        verdict.verdict(record),
-        [chart for chart in (pictures.forest(record), pictures.curve(record, "round")) if chart is not None],
-        replace(results.headline(record, brief=True), caption="", note=tables.left_out(record)),
-        serious[:MOST_NOTES],
-        [] if brief else _sections(record),
-        # A notebook has no style sheet.
-        swatches={}
-        if brief
-        else {method: charts.swatch(colour) for method, colour in pictures.colours(record).items()},
+    drawn, serious = (pictures.forest(record), pictures.curve(record, "round")), verdict.serious(record)
+    shown = replace(results.headline(record, brief=True), caption="", note=tables.left_out(record))
+    first = Page(
+        record.name, verdict.what(record), verdict.verdict(record), [c for c in drawn if c], shown, serious[:MOST_NOTES]
     )
+    if brief:  # a notebook has no style sheet for swatches
+        return first
+    marks = {method: charts.swatch(colour) for method, colour in pictures.colours(record).items()}
+    return replace(first, sections=_sections(record), swatches=marks)
 
 
 def _sections(record: Record) -> list[Section]:
-    """The folded parts of a page; one without pictures, tables and words is left out."""
+    """The folded parts of a page."""
     m, base = record.headline, record.baseline
     named = [w for w in worth.rivals(record) if worth.named(w.clients)]
     curves = (
         pictures.curve(record, "traffic"), pictures.curve(record, "time"),
-        pictures.curve(record, "round", m.own, f"own {m.axis}"),
-        pictures.curve(record, "round", "global.loss", "global test loss"),
-        pictures.curve(record, "round", "train.loss", "training loss"),
+        *(pictures.curve(record, "round", name) for name in (m.shared, m.own, "global.loss", "train.loss")),
     )  # fmt: skip
     clients = pictures.spread(record)
     differences = results.differences(record, base) if base is not None else ()
     gains = [pictures.clients(w, m) for w in named[:6]]
-    sections = [
+    return [
         Section.of("All results", "", (), [results.headline(record)], "every metric"),
         Section.of(f"Differences to {base}", "", (), differences, "seed by seed"),
         Section.of("Gains over training alone", "", gains, [results.gains(record)], "methods, clients"),
@@ -200,7 +196,6 @@ def _sections(record: Record) -> list[Section]:
         numbered("Notes", (*verdict.serious(record)[MOST_NOTES:], *verdict.notes(record))),
         *(settings_of(of, f" of {name}" if name else "") for name, of in (record.parts or {"": record}).items()),
     ]  # fmt: skip
-    return [s for s in sections if not s.empty]
 
 
 # ---------------------------------------------------------------- folded parts

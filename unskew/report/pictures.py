@@ -58,9 +58,8 @@ def forest(record: Record, named: bool = True) -> Chart | None:
     else:
         base = record.baseline
         by_global, own = verdict.compared(record, base)
-        names = {"higher": "gains", "lower": "loses"} if m.higher else {"higher": "loses", "lower": "gains"}
         by_mean = sorted([*by_global, *own], key=lambda d: -d.mean if m.higher else d.mean)
-        rows = [(d.method, d, names.get(d.verdict, "open")) for d in by_mean]
+        rows = [(d.method, d, d.verdict) for d in by_mean]
         title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
     if not rows:
         return None
@@ -94,34 +93,36 @@ def clients(w: Worth, m: Measure) -> Chart:
     text += f"{w.count('open')} undecided"
     if not many:
         text += ": " + "; ".join(f"{c.name} {worth.bracket(c.judged, m)}" for c in ordered)
-    caption = (
-        "A point a client, with quantiles at 10, 50 and 90 %." if many else "Mark: as large as test rows are many."
-    )
-    caption += " Pale: too few test rows for an interval." * (not many and ordered[-1].judged.low is None)
+    caption = "A point a client, with quantiles at 10, 50 and 90 %." if many else "Larger marks: more test rows."
+    caption += " Hollow: too few for an interval." * (not many and ordered[-1].judged.low is None)
     drawn = (charts.strip if many else charts.forest)(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
     return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{text}.")
 
 
-def curve(record: Record, by: tables.By, metric: str | None = None, y: str = "") -> Chart | None:
-    """A metric, by default the headline, by round, traffic or time; None where nobody has it."""
+def curve(record: Record, by: tables.By, metric: str | None = None) -> Chart | None:
+    """A metric by round, traffic or time; None where nobody has it.
+
+    By default it is the headline, of global models or of clients' own: those that more methods have.
+    """
     m = record.headline
-    metric = metric or (m.shared if m.shared in record.numbers.names() else m.own)
-    y = y or ("global " if metric == m.shared else "own ") + m.axis
-    scale = 1.0 if metric.endswith("loss") else m.scale
+    have = {name: sum(name in record.numbers.names(k) for k in record.methods) for name in (m.shared, m.own)}
+    metric = metric or max(have, key=have.__getitem__)
+    what, where, of = tables.in_words(record, metric)
+    y, scale = ", ".join(filter(None, (what, where, of.unit))), of.scale
     x = {"round": "round", "traffic": "sent so far, MB", "time": "time so far, s"}[by]
     lines = {method: c for method in record.methods if (c := tables.curve(record, method, metric, by)) is not None}
     if not lines:
         return None
     data = charts.of_curves(lines, scale)
-    title = f"{beginning(y.partition(',')[0])} by {by}"
-    lost = {method: len(record.diverged_seeds(method)) for method in lines}
+    title = f"{beginning(what)} by {by}"
     ends = "; ".join(
-        f"{method}{of_seeds(c.seeds, lost[method])} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g} at "
-        f"{by} {c.x[-1]:.4g}"
+        f"{method}{of_seeds(c.seeds, len(record.diverged_seeds(method)))} from {scale * c.mean[0]:.3g} to "
+        f"{scale * c.mean[-1]:.3g} at {by} {c.x[-1]:.4g}"
         for method, c in lines.items()
     )
-    several = max(c.seeds for c in lines.values()) > 1
-    caption = "Mean over seeds; band: lowest to highest." if several else "One seed."
+    band = "; band: lowest to highest" * (len(lines) <= charts.MOST_LABELLED)
+    caption = f"Mean over seeds{band}." if max(c.seeds for c in lines.values()) > 1 else "One seed."
+    caption += " Each client’s own model on its own test data." * (metric == m.own)
     if by == "time":
         machine = tables.clock_of(record) == CLOCK
         caption += " By the clock of the machine that ran it." if machine else " Simulated time."
@@ -163,4 +164,4 @@ def shares(
     sizes = [rows for _, rows, _ in sites]
     text = f"Shares of {len(classes)} {what} at {counted(len(sites), site)} of {min(sizes):,} to {max(sizes):,} rows."
     chart = charts.matrix(columns(cells), f"{site} (rows)", what, "share")
-    return Chart(title, f"Darker: a larger share of the {site}’s rows{some}.", chart, text, wide=True)
+    return Chart(title, f"Stronger colour: a larger share of the {site}’s rows{some}.", chart, text, wide=True)

@@ -185,8 +185,8 @@ def templates() -> jinja2.Environment:
 
 
 def unbroken(cell: str) -> str:
-    """A cell's text that may break at its spaces, but not inside an interval or after a ±."""
-    return re.sub(r"\[[^][]*\]|± ", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
+    """A text that may break at its spaces, but not inside an interval, after a ± or before a %."""
+    return re.sub(r"\[[^][]*\]|± | %", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {

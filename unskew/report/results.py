@@ -19,7 +19,7 @@ from unskew.report import tables, worth
 from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import Spread, interval, welch
-from unskew.report.tables import BOUNDS, Difference, counted_seeds, last_words, quantity, with_spread
+from unskew.report.tables import BOUNDS, Difference, Pick, counted_seeds, last_words, quantity, with_spread
 from unskew.report.worth import Client, Gain
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
@@ -50,13 +50,12 @@ def columns(record: Record) -> dict[str, TableColumn]:
     def each(value: Callable[[str], Value | None]) -> dict[str, Value]:
         return {method: v for method in methods if (v := value(method)) is not None}
 
-    def end(
-        title: str, unit: str, metric: str, pick: tables.Pick = last_value, of: Measure = m, lead: bool = False
-    ) -> TableColumn:
+    def end(metric: str, title: str = "", unit: str = "", pick: Pick = last_value, lead: bool = False) -> TableColumn:
         values = each(lambda method: tables.results(record, method, seeds[method], metric, pick))
-        unit = ", ".join(filter(None, (unit, of.unit))) + of_clients(record.numbers.few(metric))
+        what, where, of = tables.in_words(record, metric)
+        unit = ", ".join(filter(None, (unit or where, of.unit))) + of_clients(record.numbers.few(metric))
         leader = tables.leader(record, metric) if lead else None
-        return TableColumn(title, unit, values, partial(with_spread, measure=of), leader)
+        return TableColumn(title or what, unit, values, partial(with_spread, measure=of), leader)
 
     def total(title: str, unit: str, scale: float, *names: str) -> TableColumn:
         def value(method: str) -> Spread | None:
@@ -66,7 +65,7 @@ def columns(record: Record) -> dict[str, TableColumn]:
 
         return TableColumn(title, unit, each(value), lambda spread: quantity(spread.mean))
 
-    def apart(title: str, metric: str, pick: tables.Pick = last_value) -> TableColumn:
+    def apart(title: str, metric: str, pick: Pick = last_value) -> TableColumn:
         values = {d.method: d for d in tables.paired(record, metric, base, pick)} if base is not None else {}
         return TableColumn(title, ends, values, partial(worth.bracket, m=m))
 
@@ -76,11 +75,11 @@ def columns(record: Record) -> dict[str, TableColumn]:
     across = each(lambda k: tables.results(record, k, seeds[k], m.across))
     names = {d: "device to device" if d == "d2d" else d for d in DIRECTIONS}
     further = {
-        f"{part}_{other.name}": end(f"{title} {other.label}", where, name.format(other.name), of=other)
+        f"{part}_{other.name}": end(metric)
         for other in (m, *record.asked)
-        for part, title, where, name in (
-            ("global", "global", "", "global.{}"), ("personal", "own", "", "personal.{}.mean"),
-            ("own_on_global", "own", "on the global test set", "personal_on_global.{}.mean"),
+        for part, metric in (
+            ("global", other.shared), ("personal", other.own),
+            ("own_on_global", f"personal_on_global.{other.name}.mean"),
         )
         if other is not m or part == "own_on_global"
     }  # fmt: skip
@@ -90,20 +89,20 @@ def columns(record: Record) -> dict[str, TableColumn]:
             lambda s: f"{s.mean:.0f}" + f" of {s.mean + s.undefined:.0f}" * bool(s.undefined),
         ),
         "round": TableColumn("last round", "", reached, tables.span),
-        "global": end(f"global {m.label}", "", m.shared, lead=True),
-        "tail": end(f"mean of {last}", "", m.shared, tail),
-        "best": end("best on test", "optimistic", m.shared, lambda v, _: m.best(v.values()) if v else None),
+        "global": end(m.shared, lead=True),
+        "tail": end(m.shared, f"mean of {last}", pick=tail),
+        "best": end(m.shared, "best on test", "optimistic", lambda v, _: m.best(v.values()) if v else None),
         "difference": apart(f"minus {base}", m.shared),
         "difference_tail": apart(f"mean of {last} minus {base}", m.shared, tail),
-        "personal": end(f"own {m.label}", "", m.own, lead=True),
+        "personal": end(m.own, lead=True),
         "personal_difference": apart(f"own, minus {base}", m.own),
         "gain": TableColumn("gain over alone", ends, gains, partial(worth.bracket, m=m)),
-        "worst_decile": end(f"own {m.label}", "worst tenth of clients", m.worst, lead=True),
+        "worst_decile": end(m.worst, lead=True),
         "spread_over_clients": TableColumn(
             "spread over clients", "points" if m.percent else "", across, lambda s: m.show(s.mean)
         ),
-        "unseen": end("unseen clients", "as served", f"{SERVED}.{m.name}.mean"),
-        "unseen_adapted": end("unseen clients", "adapted", f"{ADAPTED}.{m.name}.mean"),
+        "unseen": end(f"{SERVED}.{m.name}.mean", "unseen clients", "as served"),
+        "unseen_adapted": end(f"{ADAPTED}.{m.name}.mean", "unseen clients", "adapted"),
         **{f"mb_{d}": total(name, "MB", MB, f"bytes.{d}") for d, name in names.items()},
         "mb": total("sent", "MB", MB, *(f"bytes.{d}" for d in DIRECTIONS)),
         "seconds": total("time", "s", 1.0, "seconds"),
@@ -113,8 +112,8 @@ def columns(record: Record) -> dict[str, TableColumn]:
 
 
 ALWAYS = ("seeds", "round", "global", "personal", "worst_decile")
-BRIEF = ("global", "personal", "gain", "difference", "unseen", "unseen_adapted")
-"""Columns that a terminal has; the difference only where there is no gain over training alone."""
+BRIEF = ("global", "personal", "gain", "difference", "personal_difference", "unseen", "unseen_adapted")
+"""Columns that a terminal has; differences only where there is no gain over training alone."""
 
 
 def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> Table:
@@ -137,8 +136,8 @@ def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> 
     some = {name: c for name, c in every.items() if c.values or name in ALWAYS}
     own = {d.method for d in tables.paired(record, record.headline.own)} & tables.for_own_models(record)
     hidden = {"difference_tail", "mb", *(() if own else ("personal_difference",))}
-    if brief:
-        hidden = {"difference"} if "gain" in some else set()
+    if brief and "gain" in some:
+        hidden |= {"difference", "personal_difference"}
     offered = [name for name in (BRIEF if brief else some) if name in some and name not in hidden]
     shown = {name: every[name] for name in names or offered}
     marks, several = tables.bounds(record), len({c.setting for c in record.cells}) > 1
@@ -211,7 +210,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 
 
 # ---------------------------------------------------------------- differences and gains
-READING = {"level": "level", "undecided": "undecided", "no interval": "no interval possible"}
+READING = {"gains": "better", "loses": "worse", "level": "level", "open": "undecided", "none": "no interval possible"}
 
 
 def differences(record: Record, base: str | None = None) -> list[Table]:
@@ -235,11 +234,11 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
             corrected = "–" if d.low is None or d.bound else "yes" if d.method in stands else "no"
             cells = (
                 m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0)), ends,
-                READING.get(d.verdict) or m.directed(d.verdict), corrected, str(len(d.seeds)),
+                READING[d.verdict], corrected, str(len(d.seeds)),
                 "  ".join(map(m.signed, d.values)),
             )  # fmt: skip
             rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
-        head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", f"reading | {m.way}",
+        head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", "reading",
                 f"significant | corrected (Holm), {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
         parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
     return parts

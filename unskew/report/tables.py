@@ -48,17 +48,17 @@ class Difference:
     until: float | None = None
 
     @property
-    def verdict(self) -> Literal["higher", "lower", "level", "undecided", "no interval"]:
+    def verdict(self) -> Literal["gains", "loses", "level", "open", "none"]:
         """The interval's verdict: it excludes zero, it does not but is narrow, it does not, or there is none.
 
         One with zero at both ends, as it is shown, does not exclude it.
         """
         if self.low is None or self.high is None:
-            return "no interval"
+            return "none"
         shown = {self.measure.signed(end) for end in (0.0, self.low, self.high)}
         if self.low <= 0 <= self.high or len(shown) == 1:
-            return "level" if self.until is not None and self.high - self.low < self.until else "undecided"
-        return "higher" if self.low > 0 else "lower"
+            return "level" if self.until is not None and self.high - self.low < self.until else "open"
+        return "gains" if self.measure.better(self.low) else "loses"
 
 
 def bounds(record: Record) -> dict[str, str]:
@@ -90,6 +90,19 @@ def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, 
         if record.finished or record.numbers.reached(method, seed) == record.numbers.reached(base, seed):
             by_seed[seed] = {c: (result, other[c]) for c, result in one.items() if c in other}
     return {seed: pairs for seed, pairs in by_seed.items() if pairs}
+
+
+_WHOSE = {"personal": "own", "personal_on_global": "own", "train": "training", "bytes": "bytes sent"}
+_PARTS = {"mean": "", "weighted": "by rows", "worst_decile": "worst tenth of clients", "std": "spread over clients"}
+
+
+def in_words(record: Record, metric: str) -> tuple[str, str, Measure]:
+    """What a metric is called, what it is over where that is to be said, and its measure."""
+    whose, name, part, *_ = *metric.split("."), "", ""
+    plain = Measure(name, name, low=None, high=None, percent=False)
+    m = next((m for m in (record.headline, *record.asked) if m.name == name), plain)
+    where = "on the global test set" if whose == "personal_on_global" else _PARTS.get(part, part)
+    return f"{_WHOSE.get(whose, whose)} {m.label}".strip(), where, m
 
 
 def last_words(record: Record) -> str:
@@ -229,7 +242,7 @@ def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
     """Number of comparisons with an interval, and the methods that still differ after Holm's correction."""
     known = {d.method: partial(interval, d.values, sequential=d.until is not None) for d in rows if d.low is not None}
     stand = stats.standing(known)
-    return len(known), tuple(d.method for d in rows if d.method in stand and d.verdict in ("higher", "lower"))
+    return len(known), tuple(d.method for d in rows if d.method in stand and d.verdict in ("gains", "loses"))
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:
@@ -250,15 +263,11 @@ def leader(record: Record, metric: str | None = None) -> str | None:
     if len(means) < 2:
         return None
     top = record.headline.first(means)
-    verdict = "lower" if record.headline.higher else "higher"
-    worse = {d.method for d in paired(record, metric, top) if d.verdict == verdict}
+    worse = {d.method for d in paired(record, metric, top) if d.verdict == "loses"}
     return top if worse >= means.keys() - {top} else None
 
 
-SAME_TEST_ROWS = (
-    "All seeds share the same test rows: ± and intervals over seeds leave out the chance of these rows, which is "
-    "often the larger."
-)
+SAME_TEST_ROWS = "All seeds share the same test rows: ± and differences do not cover the choice of these rows."
 
 
 def left_out(record: Record) -> str:
@@ -268,7 +277,7 @@ def left_out(record: Record) -> str:
     if record.same_test_rows:
         return SAME_TEST_ROWS
     if record.headline.shared in record.numbers.names():
-        return "All seeds share the global test set: ± and intervals over seeds leave out the chance of its examples."
+        return "All seeds share the global test set: ± and differences do not cover the choice of its examples."
     return ""
 
 

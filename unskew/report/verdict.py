@@ -24,7 +24,7 @@ def what(record: Record) -> str:
     """Methods, data, split, clients, rounds and seeds in one line."""
     federated = [m for m in record.methods if record.cell(m).bound is None]
     named = listed(federated) if len(federated) <= FEW_NAMED else counted(len(federated), "method")
-    bounds = listed(list(dict.fromkeys(tables.bounds(record).values())))
+    bounds = listed(list(dict.fromkeys(tables.bounds(record).values()))) if tables.bounds(record) else ""
     reached = [
         record.numbers.reached(c.method, c.seed) for c in record.cells if c.seed not in record.diverged_seeds(c.method)
     ]
@@ -94,18 +94,17 @@ def _behind(lost: Sequence[str]) -> str:
 
 def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     m = record.headline
-    way, worse = ("higher", "lower") if m.higher else ("lower", "higher")
-    better = [d for d in rows if d.verdict == way]
+    better = [d for d in rows if d.verdict == "gains"]
     best = max(better or rows, key=lambda d: d.mean if m.higher else -d.mean)
     here = " on these test rows" if record.same_test_rows else ""
     if better:
         return f"{best.method} is better than {base}{here} by {in_words(best, m)}{_more(better)}."
     if all(len(d.seeds) < 2 for d in rows):
         return f"One seed tells no chance: {best.method} differs from {base} by {in_words(best, m)}."
-    if all(d.verdict == worse for d in rows):
+    if all(d.verdict == "loses" for d in rows):
         return f"No method is better than {base}{here}: even {best.method} is worse by {in_words(best, m)}."
-    how = "Level" if all(d.verdict in ("level", worse) for d in rows) else "Undecided"
-    lost = [d.method for d in rows if d.verdict == worse]
+    how = "Level" if all(d.verdict in ("level", "loses") for d in rows) else "Undecided"
+    lost = [d.method for d in rows if d.verdict == "loses"]
     return f"{how}: no method is clearly better than {base}{_behind(lost)}; {best.method} {in_words(best, m)}."
 
 
@@ -148,9 +147,7 @@ def undecided(record: Record) -> bool:
     if base is None or record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
-    return consecutive and any(
-        d.verdict in ("undecided", "no interval") for rows in compared(record, base) for d in rows
-    )
+    return consecutive and any(d.verdict in ("open", "none") for rows in compared(record, base) for d in rows)
 
 
 # ---------------------------------------------------------------- notes

@@ -45,9 +45,8 @@ class Measure:
         whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
             the curve of a single class.  A measure has one of the two.
         link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
-        by_row: Beside `whole` or `link`, where its variance is known: a value of each example from (outputs, targets),
-            (n,), whose mean is the measure, and whose variance over n is that of the measure; None where they are too
-            few.
+        by_row: Beside `whole` or `link`, where the variance is known: values from (outputs, targets), (n,).  Their mean
+            is the measure, and their variance over n its variance.  None where they are too few.
         of_positives: True if it is about the positive class, which is the second of two.
         positive: The name of that class, which stands in the label, too; empty for other measures.
     """
@@ -207,15 +206,6 @@ class Measure:
     def better(self, difference: float) -> bool:
         """Return true if a difference of two values is an improvement."""
         return difference > 0 if self.higher else difference < 0
-
-    def directed(self, way: str) -> str:
-        """`higher` or `lower`, with which one is better where that is not the higher; any other word as it is.
-
-        >>> ACCURACY.directed("lower"), Measure("mse", "MSE", "lower").directed("lower")
-        ('lower', 'lower (better)')
-        """
-        which = {} if self.higher else {"lower": " (better)", "higher": " (worse)"}
-        return way + which.get(way, "")
 
     def show(self, value: float, digits: int = 1) -> str:
         """A value without its unit: in percent with so many decimals, with three if it is bounded, or four figures.

@@ -284,7 +284,7 @@ class Advice:
         groups = "; ".join(listed([self.sites.names[c] for c in g]) for g in self.groups)
         text = {"one model": "all together, one model", "own models": "all together, each site with a model of its own"}
         how = text.get(self.family, f"in groups: {groups}")
-        return f"If at all: {how}." if self.verdict == "undecided" else f"{how[0].upper()}{how[1:]}."
+        return f"If at all, {how}." if self.verdict == "undecided" else f"{how[0].upper()}{how[1:]}."
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON holds it."""

@@ -116,16 +116,16 @@ def sections(advice: Advice) -> Sequence[Section]:
     named = {
         "Is it worth it?": table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
-            ["Training", f"Mean | {percent}", "Seeds | lowest to highest", f"Gain over alone | {m.points}",
-             f"Per test row | {m.points}", "Reading"], worth, words=[-1]),
+            ["training", f"mean | {percent}", "seeds | lowest to highest", f"gain over alone | {m.points}",
+             f"per test row | {m.points}", "reading"], worth, words=[-1]),
         "Which sites benefit?": table(
             f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
-            ["Site", *(column.capitalize() for column in SITE_COLUMNS)],
+            ["site", *SITE_COLUMNS],
             [(names[c], *advice.site_row(c)) for c in listed], words=[-1]),
         "Which method and settings?": table(
             f"{m.label} on validation rows of {race.folds} folds, mean over sites",
-            ["Method", *(f"Round {t} | {percent}" for t in rounds), "End"], raced, words=[-1]),
+            ["method", *(f"round {t} | {percent}" for t in rounds), "end"], raced, words=[-1]),
         "What about a new site?": table(
-            "Sites that took no part", ["Site", "Alone", "As served", "After adapting", "As a member"], came),
+            "Sites that took no part", ["site", "alone", "as served", "after adapting", "as a member"], came),
     }  # fmt: skip
     return [Section.of(title, "", (), [numbers]) for title, numbers in named.items()]

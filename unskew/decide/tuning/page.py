@@ -61,8 +61,8 @@ def _worth(tuning: Tuning, m: Measure) -> Section:
         values = "" if s.best is None else ", ".join(f"{n} {v:.3g}" for n, v in s.trials[s.best].values.items())
         rows.append((s.method.label, *means, bracket(worth.gain, m), values, worth.reading))
     percent = "%" * m.percent
-    head = ["Method", f"Default | {percent}", f"Tuned | {percent}", f"Gain | {m.points}", "Values", "Reading"]
-    caption = f"{m.label} on test rows, mean over clients, seeds {', '.join(map(str, tuning.seeds))}"
+    head = ["method", f"default | {percent}", f"tuned | {percent}", f"gain | {m.points}", "values", "reading"]
+    caption = f"Mean {m.label} on test rows over clients, seeds {', '.join(map(str, tuning.seeds))}"
     known = {label: w.gain for label, w in tuning.worth.items() if w.gain is not None}
     return Section.of(
         "What was it worth?", "", [gains("Gain from tuning", known, m)], [table(caption, head, rows, words=[-2, -1])]
@@ -93,7 +93,7 @@ def _trials(searched: Searched, m: Measure) -> Section:
          "best" if i == searched.best else str(t.state))
         for i, t in enumerate(searched.trials)
     ]  # fmt: skip
-    head = ["Trial", *searched.ranges, f"{m.label} | on validation rows", "Rounds", "Time | s", "End"]
+    head = ["trial", *searched.ranges, f"{m.label} | on validation rows", "rounds", "time | s", "end"]
     label = searched.method.label
     tried = [
         {"trial": i + 1, "score": m.scale * t.score, **{name: t.values.get(name) for name in searched.ranges}}

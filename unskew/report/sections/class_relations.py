@@ -57,7 +57,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     lead = f"No class relations for {without}: no global model." if without else ""
     last = {m: [rounds[max(rounds)].privacy for rounds in seeds.values()] for m, seeds in every.items()}
     rows = [(m, *seen(max(of, key=lambda p: p.bound))) for m, of in last.items()]
-    head = ["Method", "Guarantee", "The server saw", "Clients saw"]
+    head = ["method", "guarantee", "the server saw", "clients saw"]
     note = "The largest ε of several seeds. It is about soft labels; models are covered only where they are named."
     learned = table("What each party learned from the soft labels", head, rows, note, [1, 2, 3])
     return Section("Soft labels and class relations", lead, tuple(drawn), (learned,))
@@ -134,7 +134,7 @@ def relations_chart(method: str, rounds: Mapping[int, ClassRelations]) -> Chart:
         for (a, b), v in np.ndenumerate(np.clip(matrix, 0, 1))
     ]
     both = len(panels) > len(rounds)
-    caption = "SL: row c is what the clients’ models predict on average for class c. Darker is more. "
+    caption = "SL: row c is what the clients’ models predict on average for class c. Stronger colour is more. "
     caption += " CR: how its weights relate to those of each class. " * both
     caption += "; ".join(f"{name}: mean diagonal {np.diagonal(m).mean():.2f}" for name, m in panels.items())
     order = [str(c) for c in range(len(next(iter(panels.values()))))]

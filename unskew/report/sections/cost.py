@@ -45,21 +45,22 @@ def reached(record: Record) -> dict[str, tuple[int, tuple[Spread | None, ...]]]:
         By method the number of seeds that have a target and were evaluated, and rounds, iterations, models and MB over
         those of them that reached it: None if none did, or the run recorded none of these.
     """
-    goal, rows = target(record)[0], dict[str, tuple[int, tuple[Spread | None, ...]]]()
+    goal, m, rows = target(record)[0], record.headline, dict[str, tuple[int, tuple[Spread | None, ...]]]()
     spent: dict[tuple[str, int], list[tuple[float, ...]]] = {}
     for method, seed, *row in select(record, SPENT):
         spent.setdefault((method, seed), []).append(tuple(row))
     for method in (k for k in record.methods if record.cell(k).bound is None):
-        seeds = (s for s in tables.counted_seeds(record, method) if s in goal)
-        curves = {s: curve for s in seeds if (curve := record.numbers.curve(method, s, record.headline.shared))}
-        first = {s: t for s, c in curves.items() if (t := first_reached(c, goal[s], record.headline)) is not None}
+        curves = {
+            s: record.numbers.curve(method, s, m.shared) for s in tables.counted_seeds(record, method) if s in goal
+        }
+        first = {s: t for s, curve in curves.items() if (t := first_reached(curve, goal[s], m)) is not None}
         amounts: list[Spread | None] = [Spread(tuple(map(float, first.values()))) if first else None]
         for k in (1, 2, 3):
             known = first and all(any(row[k] for row in spent.get((method, s), ())) for s in first)
             sums = (math.fsum(row[k] for row in spent.get((method, s), ()) if row[0] <= t) for s, t in first.items())
             amounts.append(Spread(tuple(sums)) if known else None)
-        if curves:
-            rows[method] = len(curves), tuple(amounts)
+        if evaluated := sum(map(bool, curves.values())):
+            rows[method] = evaluated, tuple(amounts)
     return rows
 
 
@@ -74,8 +75,8 @@ def section(record: Record) -> Section | None:
         rows.append((method, f"{len(spreads[0].values) if spreads[0] else 0} of {seeds}", *cells))
     level = tables.with_spread(Spread(tuple(goal.values())), record.headline)
     lead = f"The target is {words}: {level}{' %' * record.headline.percent}, each seed its own. No method knew it."
-    head = ["Method", "Seeds | that reached it", "Rounds", "Iterations | training legs", "Models | sent",
-            "Traffic | MB"]  # fmt: skip
+    head = ["method", "seeds | that reached it", "rounds", "iterations | training legs", "models | sent",
+            "traffic | MB"]  # fmt: skip
     caption = "Spent until the first evaluated round that reaches the target; mean ± standard deviation over seeds"
     note = "Clients that train at the same time are one iteration, one after the other several."
     note += " Costs on the air: unskew show RUN --cost --target fedavg-peak."

@@ -185,8 +185,8 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
          f"{100 * d.stayed:.0f}", f"{d.distance.mean[0]:.3f}", f"{d.distance.mean[-1]:.3f}")
         for d in every
     ]  # fmt: skip
-    head = ["Method", "Rounds | all seeds", "Diffusion rounds | per round", "Models that move | % of a hop",
-            "Models that stay | % of a round", "IID distance | first trainer",
+    head = ["method", "rounds | all seeds", "diffusion rounds | per round", "models that move | % of a hop",
+            "models that stay | % of a round", "IID distance | first trainer",
             "IID distance | end of chain"]  # fmt: skip
     words, hop = {d.words for d in every}, "diffusion round"
     y = words.pop() if len(words) == 1 else "IID distance"
@@ -212,7 +212,7 @@ def _paths(record: Record, method: str, drawn: Drawn) -> Table:
         for m, chain in enumerate(chains[:MOST_MODELS])
     ]
     some = f"The first {len(rows)} of {len(chains):,} models." if len(rows) < len(chains) else ""
-    head = ["Model", "Clients that trained it | in order", "Examples | along the path",
+    head = ["model", "clients that trained it | in order", "examples | along the path",
             "IID distance | first trainer", "IID distance | end of path"]  # fmt: skip
     title = f"Paths of the models of {method}, seed {drawn.seed}, round {drawn.round}"
     return table(title, head, rows, some, [1])

@@ -19,6 +19,8 @@ UNFINISHED = 0.1
 """Standard errors that a coefficient may be from the maximum of its likelihood without a word."""
 LARGEST = math.log(1e6)
 """Log of the largest ratio that is drawn: one beyond it says that rows are too few."""
+PER_SD = ", per standard deviation"
+"""What the name of a column says that has no unit; an axis says it once where all names do."""
 MOST = 40
 """Columns that are drawn."""
 
@@ -86,18 +88,18 @@ def _table(linear: Mapping[str, Sequence[Effects]]) -> Table:
     every = dict.fromkeys(name for effects in by_method.values() for name in effects)
     entries = [(name, *(_written(of[name]) if name in of else "" for of in by_method.values())) for name in every]
     rows = next(iter(linear.values()))[0].rows
-    note = "For one unit more of a number unless its row says another, or a word beside another. "
-    note += f"Wald intervals, {rows:,} training rows."
-    head = ["Effect of", *(f"{m} | {_what(reports)}" for m, reports in linear.items())]
+    note = f"Effects are per unit, unless the row says otherwise. Wald intervals, {rows:,} training rows."
+    head = ["effect of", *(f"{m} | {_what(reports)}" for m, reports in linear.items())]
     return table("Effects, with 95 % intervals", head, entries, note)
 
 
 def forest(method: str, reports: Sequence[Effects]) -> Chart:
     """The effects of one method, with the line of no effect; a ratio's axis is logarithmic."""
     known = {name: e for name, e in combined(reports).items() if e.low is not None}
-    data = [{"name": name, **e._asdict()} for name, e in list(known.items())[:MOST]]
+    per = PER_SD if all(name.endswith(PER_SD) for name in known) else ""
+    data = [{"name": name.removesuffix(per), **e._asdict()} for name, e in list(known.items())[:MOST]]
     text = "; ".join(f"{name} {_written(e)}" for name, e in known.items())
-    drawn = charts.forest(data, _what(reports), log=bool(reports[0].ratio))
+    drawn = charts.forest(data, _what(reports) + per, log=bool(reports[0].ratio))
     return Chart(f"Effects in {method}", "Mean and 95 % interval, by column.", drawn, f"{_what(reports)}: {text}.")
 
 

@@ -51,7 +51,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
             drawn += [plane_chart(name, first), alignment_chart(name, first)]
             drawn += [] if isinstance(images, str) else [images]
             sentences += [aligned(name, first), images if isinstance(images, str) else ""]
-    head = ["Method", "Nearest image | medians", "Guarantee", "The server saw", "Clients saw", "Models were trained by"]
+    head = ["method", "nearest image | medians", "guarantee", "the server saw", "clients saw", "models were trained by"]
     note = "Nearest image: of a generated image to one of the client’s own. Near 0 it would be a copy."
     learned = table("What each party saw and trained", head, rows, note, [2, 3, 4, 5])
     lead, title = " ".join(filter(None, sentences)), "Embeddings and generated images"

@@ -255,7 +255,7 @@ def merges_table(g: GroupHistory) -> Table:
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
         state = "made" if k <= len(judged.history) else "not made"
         rows.append((str(k), " and ".join(g.clients[c] for c in m.merge), benefit, state))
-    head = ["Merge", "The groups of", "Benefit", "Result"]
+    head = ["merge", "the groups of", "benefit", "result"]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
 
 
@@ -268,7 +268,7 @@ def _summary(histories: Sequence[GroupHistory]) -> Table:
         out = len(g.clients) - len(g.places[max(g.places)])
         rand = f"{g.rand.mean[-1]:.2f}" if g.rand else "–"
         rows.append((g.method, *cells, str(out), str(len(g.end.restless)), rand))
-    head = ["Method", "Groups | of two or more", "Alone | clients", "In none | clients, first seed"]
+    head = ["method", "groups | of two or more", "alone | clients", "in none | clients, first seed"]
     head += ["Better off elsewhere | clients, first seed", "Adjusted Rand | index"]
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
@@ -281,7 +281,7 @@ def _pilot(g: GroupHistory) -> Table:
         for t in g.end.tried
     ]  # fmt: skip
     caption = f"{g.method}: the alphas tried in a pilot under seed {g.seed}, on held-out examples"
-    head = ["Alpha | examples", "Groups | at the pilot's end", "Accuracy | %", "Loss", "Choice"]
+    head = ["alpha | examples", "groups | at the pilot's end", "accuracy | %", "loss", "choice"]
     note = "A larger alpha makes larger groups; at 0 every client trains alone."
     return table(caption, head, rows, note)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 
-from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
+from unskew.info import PredictedNumbers, RankedClasses, RecallByClass, SiteCurve
 from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, table
@@ -67,7 +67,7 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
         (names[k], f"{examples[k]:,}", *(tables.with_spread(by[k]) for by in shares.values()))
         for k in classes[:MOST_CLASSES]
     ]
-    return table(caption, ["Class", "Test examples", *(f"{method} | %" for method in shares)], rows, note.strip())
+    return table(caption, ["class", "test examples", *(f"{method} | %" for method in shares)], rows, note.strip())
 
 
 def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | None) -> Chart:
@@ -80,9 +80,9 @@ def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | Non
     ]
     wrong = [(n, names[c], names[k]) for c, of in enumerate(info.confused) for k, n in enumerate(of) if k != c]
     most, true, taken = max(wrong)
-    alt = f"{true} is taken for {taken} most often, {most} times." if most else "No class is taken for another."
+    alt = f"Most often “{true}” is taken for “{taken}”, {most} times." if most else "No class is taken for another."
     drawn = charts.matrix(cells, "predicted", "class", "share of the class’s examples")
-    return Chart(f"Confusion, {method}", f"Darker: a larger share of the row’s class. {alt}", drawn)
+    return Chart(f"Confusion, {method}", f"Stronger colour: a larger share of the row’s class. {alt}", drawn)
 
 
 def _label(partition: DataSplit | None, k: int) -> str:
@@ -112,35 +112,38 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
     return Chart("Predicted against true", caption, drawn)
 
 
-def ranked_charts(ranked: Mapping[str, RankedClasses], of: Mapping[str, str], second: str) -> list[Chart]:
-    """ROC curve, precision and recall, and calibration of two classes.
-
-    Args:
-        ranked: What is known by method, or by site.
-        of: Their colours.
-        second: The class that is looked for.
-    """
+def ranked_charts(ranked: Mapping[str, RankedClasses], marks: Mapping[str, str], second: str) -> list[Chart]:
+    """ROC curve, precision and recall, and calibration of two classes by method; `second` is the one looked for."""
     if not ranked:
         return []
     areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
     precise = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
     share = next(iter(ranked.values())).share
-    roc = charts.square(charts.points(ranked, "false_alarms", "found"), of, "1 − specificity", "sensitivity")
-    precision = charts.square(charts.points(ranked, "recall", "precision"), of, "recall", "precision", level=share)
-    likely = charts.square(
-        charts.points(ranked, "likely", "happened"),
-        of,
-        "predicted probability",
-        "share that is of the class",
-        dotted=True,
-    )
-    tenths = f"A point is a tenth of the examples by predicted probability of {second}; on the diagonal it is right."
+    precision = charts.square(charts.points(ranked, "recall", "precision"), marks, "recall", "precision", level=share)
     level = f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %. Average: {precise}."
     return [
-        Chart("ROC curve", f"Up and left is better. Area: {areas}.", roc),
+        roc_chart(ranked, marks, "ROC curve", f"Area: {areas}."),
         Chart("Precision and recall", level, precision),
-        Chart("Calibration", tenths, likely),
+        calibration_chart(ranked, marks, second, "Calibration", "A point is a tenth of the examples."),
     ]
+
+
+def roc_chart(
+    curves: Mapping[str, RankedClasses | SiteCurve], marks: Mapping[str, str], title: str, words: str
+) -> Chart:
+    """ROC curves by method, or by client."""
+    points = charts.points(curves, "false_alarms", "found")
+    drawn = charts.square(points, marks, "1 − specificity", "sensitivity")
+    return Chart(title, f"Up and left is better. {words}", drawn)
+
+
+def calibration_chart(
+    curves: Mapping[str, RankedClasses | SiteCurve], marks: Mapping[str, str], second: str, title: str, words: str
+) -> Chart:
+    """Calibration by method, or by client."""
+    points = charts.points(curves, "likely", "happened")
+    drawn = charts.square(points, marks, "predicted probability", f"share of {second}", dotted=True)
+    return Chart(title, f"On the line probabilities of {second} are right. {words}", drawn)
 
 
 KIND = SectionKind(

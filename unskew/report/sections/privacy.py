@@ -78,7 +78,7 @@ def figures(spent: Spent, marks: Mapping[str, str]) -> tuple[Chart, ...]:
 
 
 def _table(last: Mapping[str, PrivacyBudget]) -> Table:
-    head = ["Method", "Clipping norm", "Noise | std", "Budget | ε", "Guarantee", "The server saw", "Clients saw"]
+    head = ["method", "clipping norm", "noise | std", "budget | ε", "guarantee", "the server saw", "clients saw"]
     rows = [
         (method, "–" if i.clip is None else f"{i.clip:.3g}", f"{i.noise:.3g}", f"{i.budget:g}" if i.budget else "–",
          *seen(i.privacy))
@@ -99,7 +99,7 @@ def clients_table(training: str, info: ExampleBudget) -> Table:
     rest = f" The {others} other clients spent at most {most[LISTED][1]:.3g}." if others > 0 else ""
     rows = [(str(c), f"{epsilon:.3g}") for c, epsilon in most[:LISTED]]
     note = f"For one example of the client, by how often it trained.{rest}"
-    return table(f"What each client has spent: {training}", ["Client", "Spent | ε"], rows, note)
+    return table(f"What each client has spent: {training}", ["client", "spent | ε"], rows, note)
 
 
 KIND = SectionKind("epsilon of differential privacy by round, and what is guaranteed", (PrivacyBudget,), draw)

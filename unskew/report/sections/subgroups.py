@@ -7,6 +7,7 @@ from unskew.info import SiteCurves, Subgroups
 from unskew.record.reader import Record
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, table
+from unskew.report.sections.predictions import calibration_chart, roc_chart
 from unskew.report.stats import Spread
 
 MOST_SITES = 8
@@ -42,7 +43,7 @@ def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
         cells = (results[by, value].get(k) for k in groups)
         spreads = (tables.with_spread(Spread(tuple(known)) if known else None, m) for known in cells)
         rows.append((f"{by}: {value}", f"{statistics.fmean(of):,.0f}", *spreads))
-    head = ["Rows with", "Held-out rows", *(f"{k} | {m.axis}" for k in groups)]
+    head = ["rows with", "held-out rows", *(f"{k} | {m.axis}" for k in groups)]
     note = (
         "Mean ± standard deviation over seeds. Rows of all clients together, so that a difference may be one between "
     )
@@ -54,15 +55,10 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
     """Calibration and ROC curve by client, and the decision curve of all of them together."""
     second = next(iter(record.partitions.values())).label(1)
     sites = {next(iter(record.partitions.values())).client(s.client): s for s in curves.sites[:MOST_SITES]}
-    colours, which = charts.colours(list(sites)), "First seed, the clients with most rows."
-    calibration = charts.square(
-        charts.points(sites, "likely", "happened"), colours, "predicted probability", f"share of {second}", dotted=True
-    )
-    ranks = charts.square(charts.points(sites, "false_alarms", "found"), colours, "1 − specificity", "sensitivity")
-    right = f"On the line probabilities of {second} are right. {which}"
+    marks, which = charts.colours(list(sites)), "First seed, the clients with most rows."
     return [
-        Chart(f"Calibration by client, {method}", right, calibration),
-        Chart(f"ROC curve by client, {method}", f"Up and left is better. {which}", ranks),
+        calibration_chart(sites, marks, second, f"Calibration by client, {method}", which),
+        roc_chart(sites, marks, f"ROC curve by client, {method}", which),
         _decision_curve(method, curves),
     ]
 
@@ -84,7 +80,7 @@ def _decision_curve(method: str, curves: SiteCurves) -> Chart:
     both = zip(curves.thresholds, lines[method], lines["act on all"], strict=True)
     best = [t for t, own, others in both if own > max(others, 0.0)]
     useful = f"from {min(best):.0%} to {max(best):.0%}" if best else "nowhere"
-    drawn = charts.curves(benefit, charts.colours(list(lines)), "probability from which on one acts", "net benefit")
+    drawn = charts.curves(benefit, charts.colours(list(lines)), "threshold probability", "net benefit")
     caption = f"Above both lines the model helps: here {useful}, in the first seed and without an interval."
     return Chart(f"Decision curve, {method}", caption, drawn)
 

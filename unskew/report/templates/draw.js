@@ -7,6 +7,7 @@
     const spec = JSON.parse(text), fits = spec.usermeta && spec.usermeta.fits;
     const facets = spec.usermeta && spec.usermeta.facets;
     if (fits) spec.width = box.clientWidth;
+    if (spec.config.legend) spec.config.legend.columns = Math.max(1, Math.min(3, Math.floor(box.clientWidth / 150)));
     if (facets) {
       spec.columns = Math.max(1, Math.min(facets, Math.floor(box.clientWidth / 160)));
       spec.spec.width = box.clientWidth / spec.columns - 60;
