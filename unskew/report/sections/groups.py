@@ -269,7 +269,7 @@ def _summary(histories: Sequence[GroupHistory]) -> Table:
         rand = f"{g.rand.mean[-1]:.2f}" if g.rand else "–"
         rows.append((g.method, *cells, str(out), str(len(g.end.restless)), rand))
     head = ["method", "groups | of two or more", "alone | clients", "in none | clients, first seed"]
-    head += ["Better off elsewhere | clients, first seed", "Adjusted Rand | index"]
+    head += ["better off elsewhere | clients, first seed", "adjusted Rand | index"]
     return table("Groups in the last round; mean ± standard deviation over seeds", head, rows)
 
 
