@@ -135,7 +135,7 @@ def lived(
     there = loopback.Deployed(name, "perceptron", folder, seed=4, clients_per_round=clients, terms=patient)
     there.runtime.model = dataclasses.replace(there.runtime.model, server_trainer=there.trainer)
     liar = clients - 1
-    there.grid.handlers[there.node(liar)] = told(lie, step, [there, liar])
+    there.grid.handlers[liar] = told(lie, step, [there, liar])
     try:
         state, trace = there.runtime.round(there.runtime.start(), 1)
     except QuorumError:  # nobody is left

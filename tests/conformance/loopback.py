@@ -13,15 +13,15 @@ from typing import Any
 from recipe import make, world
 
 from unskew import wire
-from unskew.deploy import channel
+from unskew.deploy.channel import GONE
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
-from unskew.protocol import Me
+from unskew.protocol import ClientId, Me
 from unskew.runtime.client import ClientRuntime, ClientSetup, _StoredAnswer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Membership, layout_hash
-from unskew.runtime.message import ClientInfo, Delivery, Envelope, Node
+from unskew.runtime.message import AWAY, ClientInfo, Delivery, Envelope, decode, encode
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver
@@ -32,50 +32,44 @@ CLASSES = ("0", "1", "2")
 
 def carried(envelope: Envelope) -> Envelope:
     """The message after its way through the network."""
-    return channel.decode(b"".join(channel.encode(envelope)))
+    return decode(b"".join(encode(envelope)))
 
 
 class Loopback:
-    """Nodes by number, and who answers there; replies come one by one, in any order.
+    """Clients, and who answers for each; replies come one by one, in any order.
 
     Attributes:
         pushed, pulled: Every message that left the server, and every one that came back.
     """
 
-    def __init__(self, handlers: dict[Node, Handler]) -> None:
+    def __init__(self, handlers: dict[ClientId, Handler]) -> None:
         self.handlers = handlers
-        self.pushed: list[tuple[Node, Envelope]] = []
-        self.pulled: list[tuple[Node, Envelope]] = []
+        self.pushed: list[tuple[ClientId, Envelope]] = []
+        self.pulled: list[tuple[ClientId, Envelope]] = []
         self._random = random.Random(3)
 
-    def nodes(self) -> set[Node]:
+    def clients(self) -> set[ClientId]:
         return set(self.handlers)
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        for node in self._random.sample(sorted(envelopes), len(envelopes)):
-            if node not in self.handlers:
-                yield node, Delivery(None, "client lost: it is not connected", sent=False)
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        for client in self._random.sample(sorted(envelopes), len(envelopes)):
+            if client not in self.handlers:
+                yield client, Delivery(None, AWAY, sent=False)
                 continue
-            asked = carried(envelopes[node])
-            self.pushed.append((node, asked))
-            down = framing(asked)
+            asked = carried(envelopes[client])
+            self.pushed.append((client, asked))
             try:
-                reply = carried(self.handlers[node](asked))
+                reply = carried(self.handlers[client](asked))
             except TimeoutError:
-                yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
+                yield client, Delivery(None, f"late: no reply within {deadline_s:g} s", late=True)
                 continue
             except ConnectionError:
-                yield node, Delivery(None, channel.GONE, down=down)
+                yield client, Delivery(None, GONE)
                 continue
-            self.pulled.append((node, reply))
-            yield node, Delivery(reply, down=down, up=framing(reply))
-
-
-def framing(envelope: Envelope) -> int:
-    """Bytes around the payloads."""
-    return channel.size_of(channel.encode(envelope)) - envelope.payload
+            self.pulled.append((client, reply))
+            yield client, Delivery(reply)
 
 
 # ---------------------------------------------------------------- the small world, deployed
@@ -121,20 +115,13 @@ class Deployed:
         _, self.population, self.trainer = built(case, network)
         self.num_clients = len(self.population.clients)
         self.folder, self.case, self.network, self.seed = folder, case, network, seed
-        self.grid = Loopback({self.node(c): self.fresh(c) for c in self.population.clients})
+        self.grid = Loopback({c: self.fresh(c) for c in self.population.clients})
         self.begun = 0
         terms = {"deadline_s": 5.0, "own_data": False, **options.pop("terms", {})}
         self.config = ServerConfig(self.num_clients, 1, **terms)
         self.membership = self.greet_clients()
         self.options = {"clients_per_round": 1 if pooled else 4, **options}
         self.runtime = self.start_server()
-
-    def node(self, client: int) -> Node:
-        """Where a client is at first."""
-        return 1000 + 7 * client
-
-    def client_at(self, node: Node) -> int:
-        return (node - 1000) // 7
 
     def client_runtime(self, client: int) -> ClientRuntime:
         state = self.folder / str(client)

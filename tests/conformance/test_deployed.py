@@ -15,10 +15,10 @@ pytest.importorskip("grpc")
 
 from loopback import Deployed
 
-from unskew.runtime.message import REPLIES, REQUESTS, Envelope, NetworkTransfer, Node, StepRequest, read
+from unskew.runtime.message import REPLIES, REQUESTS, Envelope, NetworkTransfer, StepRequest, read
 
 
-def payloads(messages: list[tuple[Node, Envelope]]) -> list[tuple[str, int]]:
+def payloads(messages: list[tuple[int, Envelope]]) -> list[tuple[str, int]]:
     """(action, payload bytes) of every message, as it travels."""
     return sorted((envelope.action, envelope.payload) for _, envelope in messages)
 
@@ -54,8 +54,7 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfe
     for at, envelope in there.grid.pushed:
         head = read(envelope, REQUESTS)
         if isinstance(head, StepRequest):
-            client = there.client_at(at)
-            assert [len(p) for p in envelope.parts if p] == expected_down(rows, head.hop, client)
+            assert [len(p) for p in envelope.parts if p] == expected_down(rows, head.hop, at)
     up = Counter((r.hop, r.src, r.bytes) for r in rows if r.dst == SERVER)
     asked = Counter((s.hop, node(s.client), s.payload) for s in sent if s.what == "ask" and s.way == "up" and s.payload)
     assert asked <= up
@@ -65,8 +64,7 @@ def on_the_wire(there: Deployed, rows: list[Transfer], sent: list[NetworkTransfe
         c: [s.hop for s in sent if (s.what, s.way, s.client) == ("fetch", "up", c)] for c in there.population.clients
     }
     fetched: Counter[tuple[int, int, int]] = Counter()
-    for at, envelope in there.grid.pulled:
-        client = there.client_at(at)
+    for client, envelope in there.grid.pulled:
         if envelope.action == "fetch":
             hop = fetches[client].pop(0)
             fetched.update((hop, node(client), len(part)) for part in envelope.parts)

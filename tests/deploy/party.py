@@ -9,11 +9,12 @@ from typing import Any
 from loopback import Loopback
 
 from unskew.deploy import certificates, member, resident, site
+from unskew.deploy.channel import Node
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Address, Site
 from unskew.experiment.config import Experiment
-from unskew.runtime.message import Delivery, Envelope, Node
+from unskew.runtime.message import Delivery, Envelope
 
 
 class Memory(Loopback):
@@ -25,9 +26,9 @@ class Memory(Loopback):
         self.watch: Callable[[], None] = lambda: None
         self.dropped: list[Node] = []
 
-    def nodes(self) -> set[Node]:
+    def clients(self) -> set[Node]:
         self.watch()
-        return super().nodes()
+        return super().clients()
 
     def since(self) -> dict[Node, float]:
         return dict.fromkeys(self.handlers, 0.0)

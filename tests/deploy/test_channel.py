@@ -21,6 +21,7 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 from unskew.deploy import certificates, channel
 from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, TurnedAway, credentials
 from unskew.errors import DeployError, WireError
+from unskew.runtime import message
 from unskew.runtime.message import Delivery, Envelope
 
 from .conftest import issued
@@ -29,21 +30,21 @@ from .conftest import issued
 # ---------------------------------------------------------------- frames
 @given(st.text(max_size=9), st.text(max_size=99), st.lists(st.binary(max_size=50), max_size=4))
 def test_a_message_comes_back_as_it_was(action: str, head: str, parts: list[bytes]) -> None:
-    got = channel.decode(b"".join(channel.encode(Envelope(action, head, tuple(parts)))))
+    got = message.decode(b"".join(message.encode(Envelope(action, head, tuple(parts)))))
     assert (got.action, got.head, got.parts) == (action, head, tuple(parts))
 
 
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with suppress(WireError):
-        channel.decode(data)
+        message.decode(data)
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(-5, 50), max_size=6))
 def test_payloads_are_split_into_exactly_themselves(payload: bytes, sizes: list[int]) -> None:
     head = json.dumps(["ask", "{}", sizes]).encode()
     try:
-        parts = channel.decode(channel._LENGTH.pack(len(head)) + head + payload).parts
+        parts = message.decode(message._LENGTH.pack(len(head)) + head + payload).parts
     except WireError:
         assert min(sizes, default=0) < 0 or sum(sizes) != len(payload)
         return
@@ -166,7 +167,7 @@ def turned(envelope: Envelope) -> Envelope:
 
 def here(server: GrpcServer, number: int) -> None:
     until = time.monotonic() + 20.0
-    while len(server.nodes()) < number:
+    while len(server.clients()) < number:
         assert time.monotonic() < until, "nobody came"
         time.sleep(0.01)
 
@@ -187,9 +188,8 @@ def test_each_client_answers_what_it_was_asked_and_every_byte_is_counted(network
         assert {n: (d.reply.head, d.reply.parts) for n, d in came.items() if d.reply} == {
             n: (str(n), (payload[::-1],)) for n in range(3)
         }
-        assert {d.up for d in came.values()} == {
-            channel.size_of(channel.encode(Envelope("ask", "0", (payload,)))) - len(payload)
-        }
+        whole = message.encode(Envelope("ask", "0", (payload,)))
+        assert {d.reply.size for d in came.values() if d.reply} == {channel.size_of(whole)}
 
 
 def test_a_line_that_is_cut_in_an_upload_goes_on_from_the_last_chunk_and_nothing_is_done_twice(
@@ -242,7 +242,7 @@ def test_who_is_told_of_a_lost_node_may_ask_for_the_others(network: Network) -> 
     server = network.server()
     coming = server.exchange({0: Envelope("ask", "")}, 5.0, 100)
     assert not next(coming)[1].sent
-    asked = threading.Thread(target=server.nodes, daemon=True)
+    asked = threading.Thread(target=server.clients, daemon=True)
     asked.start()
     asked.join(5.0)
     assert not asked.is_alive()
@@ -293,7 +293,7 @@ def test_a_key_that_is_taken_out_and_one_of_another_authority_take_no_part(netwo
         Connection(f"127.0.0.1:{server.port}", stranger, turned).serve()
     with pytest.raises(Away):
         channel.certify(f"127.0.0.1:{server.port}", stranger(), b"x", deadline_s=2.0)
-    assert server.nodes() == set()
+    assert server.clients() == set()
 
 
 def test_a_request_for_a_certificate_is_answered_or_refused_in_words(network: Network) -> None:
@@ -313,10 +313,10 @@ def test_a_client_that_is_dropped_does_not_come_back_and_says_how_it_is_while_it
     server.registered = {}.get
     server.drop(0)
     until = time.monotonic() + 5.0
-    while server.nodes():
+    while server.clients():
         assert time.monotonic() < until
     time.sleep(1.0)
-    assert server.nodes() == set()
+    assert server.clients() == set()
 
 
 def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network: Network) -> None:
@@ -335,13 +335,13 @@ def test_a_second_process_with_a_clients_key_is_refused_and_told_of_once(network
 def test_whatever_a_client_sends_no_more_is_kept_than_was_allowed(messages: list[tuple[bool, int, int, int]]) -> None:
     server = GrpcServer("", lambda: (b"", b"", b""), {}.get, signed)
     done = queue.SimpleQueue[tuple[int, Delivery]]()
-    session = server.join(0, "p", 0, 0)
-    assert session is not None
-    pending = server._pending[0] = channel._Pending(7, (b"x",), 30, done)
+    out = server.join(0, "p", 0, 0)
+    assert out is not None
+    pending = server._peers[0].pending = channel._Pending(7, (b"x",), 30, done)
     for control, number, size, start in messages:
         head = channel._control(b"h", number=number, size=size, start=start)
         with suppress(WireError):
-            server.take(0, session, head if control else b"c" + bytes(size))
+            server.take(0, out, head if control else b"c" + bytes(size))
     assert len(pending.reply.data) <= 30
     assert done.qsize() <= 1
 

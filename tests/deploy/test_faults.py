@@ -149,9 +149,8 @@ def test_a_client_whose_disk_is_full_says_so_and_takes_part_again_when_there_is_
     federation, (_, site) = trial.prepare(experiment, 2, tmp_path / "run")
     state, running = site / "experiments" / "small" / "state", federation.folder / RUNNING
     state.mkdir(mode=0o700, parents=True)
-    offer = federation.offers(federation.experiment())[1]  # which is kept there already, as after a restart
-    (state.parent / "offer.json").write_bytes(offer["offer"])
-    (state.parent / "offer.sig").write_bytes(offer["signature"])
+    offer, _ = federation.signed(federation.experiment())[1]  # which is kept there already, as after a restart
+    (state.parent / "offer.json").write_bytes(offer)
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(state)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")

@@ -21,13 +21,12 @@ from loopback import Loopback
 
 from unskew.bench import systems
 from unskew.deploy import guest, parity
-from unskew.deploy.channel import TOO_LARGE, decode, delivery_of, encode
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment.config import Experiment
 from unskew.ledger import SERVER
 from unskew.record.logs import rows
-from unskew.runtime.message import REPLIES, Envelope, Hello, read, write
+from unskew.runtime.message import REPLIES, TOO_LARGE, Envelope, Hello, decode, delivery_of, encode, read, write
 
 Small = Callable[..., Experiment]
 BOTH = (
@@ -79,7 +78,7 @@ def test_an_offer_with_other_settings_or_code_is_refused(small: Small) -> None:
 @pytest.mark.parametrize(
     ("own_data", "policy", "why"),
     [
-        (True, "", "this site names no data of its own"),
+        (True, "", "this site has named no data of its own"),
         (False, 'coordinator = "aa"', "nobody signs an app or a job"),
         (False, 'methods = ["feddif"]', "method fedavg may not run here"),
         (False, 'accept = "ask"', "somebody here has yet to accept it"),
@@ -96,7 +95,7 @@ def test_a_site_takes_part_only_as_it_says_itself_and_why_stays_there(
     assert why in caplog.text
     if "ask" in policy:
         for client in range(2):
-            (guest.folder_of(offer) / f"client-{client}" / guest.ANSWER).touch()
+            (guest.folder_of(offer) / f"client-{client}" / "answer").write_text("accepted")
         assert guest.run(sites(offer, site), offer, allow_code=False).exists()
 
 
@@ -110,7 +109,7 @@ def test_what_is_no_message_is_refused_on_both_sides(small: Small) -> None:
     assert delivery_of(hello, 9).lost == TOO_LARGE
     came = delivery_of(hello, 1000)
     assert came.reply is not None
-    assert came.up == len(hello)
+    assert came.reply.size == len(hello)
 
 
 # ---------------------------------------------------------------- the systems themselves

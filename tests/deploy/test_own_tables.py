@@ -21,14 +21,13 @@ from unskew import wire
 from unskew.data import build, load, sources
 from unskew.data.preprocess import ColumnSums, Preprocess, impossible
 from unskew.deploy import guest, parity, resident
-from unskew.deploy.channel import decode, encode
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.message import REPLIES, Envelope, read, write
+from unskew.runtime.message import REPLIES, Envelope, decode, encode, read, write
 
 from .party import Party
 

@@ -43,9 +43,9 @@ def policy(tmp_path: Path) -> Callable[..., None]:
 
 def offered(party: Party, name: str = "small", site: str = "basel") -> tuple[Offer, tuple[bytes, bytes]]:
     row = party.federation.experiment(name)
-    (found,) = [o for o in party.federation.offers(row) if o["name"] == site]
-    parts = found["offer"], found["signature"]
-    return Offer.read(*parts, [party.federation.authority.certificate]), parts
+    (client,) = [o["client"] for o in party.federation.offers(row) if o["name"] == site]
+    parts = party.federation.signed(row)[client]
+    return Offer.read(parts[0]), parts
 
 
 def greet(here: member.Resident, offer: Offer, parts: tuple[bytes, ...]) -> Any:
@@ -160,7 +160,7 @@ def test_own_data_that_do_not_go_with_an_experiment_are_not_quoted_to_the_server
 def test_a_site_without_data_is_asked_for_them(party: Party, small: Small) -> None:
     party.federation.queue(small(), {})
     offer, parts = offered(party)
-    assert "named no data of its own; join anew with --data" in greet(party.opened("basel"), offer, parts).reason
+    assert "named no data of its own; name some with --data" in greet(party.opened("basel"), offer, parts).reason
 
 
 @pytest.mark.parametrize("envelope", [Envelope("", ""), Envelope("ask", "[]"), Envelope("offer", "{}")])

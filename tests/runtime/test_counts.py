@@ -51,7 +51,7 @@ def lies(there: loopback.Deployed, client: int, n: Callable[[int], int], declare
             return honest_reply
         return lie
 
-    there.grid.handlers[there.node(client)] = answer
+    there.grid.handlers[client] = answer
 
 
 def greeted(there: loopback.Deployed, **options: Any) -> Membership:
@@ -105,7 +105,7 @@ def test_a_client_is_held_to_its_number_of_test_examples_too(tmp_path: Path) -> 
         head = dataclasses.replace(read(reply, REPLIES), scores=(("personal", (1.0, 0.0), next(told)),))
         return write("evaluate", head)
 
-    there.grid.handlers[there.node(4)] = boast
+    there.grid.handlers[4] = boast
     greeted(there)
     state, _ = there.runtime.round(there.runtime.start(), 1)
     believed = [4 in there.runtime.evaluate_on_clients(state, 1, ["personal"])["personal"] for _ in range(4)]
@@ -142,7 +142,7 @@ def test_counts_by_class_add_up_to_the_number_that_was_declared(tmp_path: Path) 
         body = wire.decode(reply.parts[0], Prototypes)
         return write("ask", read(reply, REPLIES), wire.encode(dataclasses.replace(body, counts=1000 * body.counts)))
 
-    there.grid.handlers[there.node(4)] = liar
+    there.grid.handlers[4] = liar
     _, trace = there.runtime.round(there.runtime.start(), 1)
     assert [(f.client, f.reason) for f in trace.failures] == [
         (4, "refused: a reply gives one number of examples, got [2, 2000]")

@@ -203,9 +203,9 @@ def lived(
     """
     few = next((few for name, few in FEW.items() if case.startswith(name)), {})
     there = Deployed(case, NETWORK, folder, seed=4, clients_per_round=6, method=make(case, **few, **options))
-    liar = there.grid.handlers[there.node(LIAR)] = Liar(there, kind)
+    liar = there.grid.handlers[LIAR] = Liar(there, kind)
     if alone:
-        there.grid.handlers = {there.node(LIAR): liar}
+        there.grid.handlers = {LIAR: liar}
     state, t, quiet = there.runtime.start(), 0, 0
     while quiet < 2:  # some steps are not asked for in every round
         t, liar.now = t + 1, None

@@ -39,7 +39,6 @@ from unskew.runtime.message import (
     ClientInfo,
     Delivery,
     Envelope,
-    Node,
     StepRequest,
     read,
     write,
@@ -77,7 +76,7 @@ def deployed(case: str, folder: Path, **options: Any) -> Deployed:
 def instead(there: Deployed, client: int, handler: Callable[[Envelope, Handler], Envelope]) -> None:
     """From now on this answers at a client's node; it is handed the honest client too."""
     honest = there.fresh(client)
-    there.grid.handlers[there.node(client)] = lambda message: handler(message, honest)
+    there.grid.handlers[client] = lambda message: handler(message, honest)
 
 
 def one_round(there: Deployed) -> tuple[Any, dict[int, str]]:
@@ -132,9 +131,7 @@ def late(there: Deployed, *rounds: set[int]) -> list[dict[int, str]]:
     state, lost = there.runtime.start(), []
     for t, clients in enumerate(rounds, 1):
         honest = {c: there.fresh(c) for c in range(6)}
-        there.grid.handlers |= {
-            there.node(c): functools.partial(slow, of) if c in clients else of for c, of in honest.items()
-        }
+        there.grid.handlers |= {c: functools.partial(slow, of) if c in clients else of for c, of in honest.items()}
         state, trace = there.runtime.attempt(state, t)
         lost.append({f.client: f.reason for f in trace.failures})
     return lost
@@ -152,7 +149,7 @@ def test_a_reply_in_time_begins_the_count_anew_and_who_is_needed_is_asked_again(
     assert late(deployed("fedavg", tmp_path / "a"), {1}, {1}, set(), {1}, {1}, set())[-1] == {}
     there = deployed("fedavg", tmp_path / "b")
     late(there, *[set(range(6))] * 3)
-    there.grid.handlers |= {there.node(c): there.fresh(c) for c in range(6)}
+    there.grid.handlers |= {c: there.fresh(c) for c in range(6)}
     there.membership.wait(6, 0.0)
     assert there.membership.present == tuple(range(6))
 
@@ -171,16 +168,18 @@ def test_simulated_losses_are_lost_in_a_deployment_too(case: str, tmp_path: Path
     assert lost
 
 
-def test_a_client_that_rejoins_as_another_node_goes_on_with_what_it_remembers(tmp_path: Path) -> None:
+def test_a_client_that_comes_back_goes_on_with_what_it_remembers(tmp_path: Path) -> None:
     sim = simulator("scaffold", NETWORK, seed=4, clients_per_round=6)
     there = deployed("scaffold", tmp_path)
     state = there.runtime.start()
     for t, expected, _ in rounds(sim):
         state, _ = there.runtime.round(state, t)
         assert wire.encode(state) == wire.encode(expected)
-        there.grid.handlers[5000 + t] = there.fresh(2)  # as another node: it has no key
-        for gone in (there.node(2), 4999 + t):
-            there.grid.handlers.pop(gone, None)
+        del there.grid.handlers[2]
+        there.membership.call()
+        assert 2 not in there.membership.present
+        there.grid.handlers[2] = there.fresh(2)
+    there.membership.call()
     assert there.membership.present == (0, 1, 2, 3, 4, 5)
 
 
@@ -234,7 +233,7 @@ def order(there: Deployed, **changes: Any) -> tuple[Envelope, StepRequest]:
     """The first order of round 1 that a client got, changed."""
     if not any(m.action == "ask" for _, m in there.grid.pushed):
         one_round(there)
-    first = next(m for at, m in there.grid.pushed if at == there.node(0) and m.action == "ask")
+    first = next(m for at, m in there.grid.pushed if at == 0 and m.action == "ask")
     old = first
     head = dataclasses.replace(read(old, REQUESTS), **changes)
     return write("ask", head, *old.parts), head
@@ -252,7 +251,7 @@ def test_an_order_that_comes_twice_is_answered_twice_and_done_once(tmp_path: Pat
     again, _ = order(there)
     monkeypatch.setattr(client_side._Cell, "compute", None)
     reply = there.client_runtime(0).answer(again)
-    first = next(m for at, m in there.grid.pulled if at == there.node(0) and m.action == "ask")
+    first = next(m for at, m in there.grid.pulled if at == 0 and m.action == "ask")
     assert reply.parts == first.parts
 
 
@@ -329,7 +328,7 @@ def test_a_full_disk_is_a_failure_of_that_round_and_leaves_what_was_there(tmp_pa
     ]
     assert there.remembered(2) == before
     assert not list(tmp_path.rglob("*.tmp"))
-    there.grid.handlers[there.node(2)] = there.fresh(2)
+    there.grid.handlers[2] = there.fresh(2)
     _, trace = there.runtime.round(state, 3)
     assert not trace.failures
 
@@ -384,16 +383,15 @@ def test_a_client_may_keep_its_numbers_to_itself(tmp_path: Path) -> None:
         ("config", "f00", "the experiment (SHA-256 of its resolved form) must be small world, got f00"),
         ("classes", ("0", "1"), "the classes of its data must be 0, 1, 2, got 0, 1"),
         ("layout", "abc", "the model (SHA-256 of its tensors' names and shapes) must be"),
-        ("client", 6, "it says it is client 6, there are clients 0 to 5"),
-        ("client", -1, "it says it is client -1"),
-        ("client", 3, "client 3 is connected already, as another node"),
+        ("client", 6, "it says it is client 6, and is client 5"),
+        ("client", 3, "it says it is client 3, and is client 5"),
     ],
 )
 def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any, text: str, tmp_path: Path) -> None:
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
     odd = dataclasses.replace(client, info=dataclasses.replace(client.info, **{name: value}))
-    there.grid.handlers[there.node(5)] = lambda message: odd.answer(message)
+    there.grid.handlers[5] = lambda message: odd.answer(message)
     said: list[str] = []
     there.membership = there.meet(note=said.append)
     there.membership.call()
@@ -404,18 +402,7 @@ def test_a_client_that_means_something_else_takes_no_part(name: str, value: Any,
     assert [(f.client, f.reason) for f in trace.failures] == [(5, "client lost: it is not connected")]
     recorded = [f for f in there.runtime.drain_records()[0] if f.step == "hello"]
     assert all(text in f.reason for f in recorded)
-    assert len(recorded) == (value in range(6) or name != "client")
-
-
-def test_a_node_that_is_not_whose_key_it_has_takes_no_part(tmp_path: Path) -> None:
-    there = deployed("fedavg", tmp_path)
-    registered = {there.node(c): c for c in range(4)} | {there.node(4): 5}
-    said: list[str] = []
-    membership = there.meet("smallworld", registered, note=said.append)
-    membership.call()
-    assert membership.present == (0, 1, 2, 3)
-    assert "a node is refused: it says it is client 4, its key is client 5's" in said
-    assert "a node is refused: it says it is client 5, its key is not registered" in said
+    assert len(recorded) == 1
 
 
 def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
@@ -424,10 +411,9 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     there = deployed("fedavg", tmp_path)
     client = there.client_runtime(5)
     other = dataclasses.replace(client, info=dataclasses.replace(client.info, classes=("A", "B")))
-    there.grid.handlers[there.node(5)] = lambda message: other.answer(message)
+    there.grid.handlers[5] = lambda message: other.answer(message)
     said: list[str] = []
-    registered = {there.node(c): c for c in range(6)}
-    membership = there.meet("smallworld", registered, note=said.append)
+    membership = there.meet("smallworld", note=said.append)
     with pytest.raises(QuorumError, match="; client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"):
         membership.wait(6, 0.2)
     assert said[5] == "client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"
@@ -436,9 +422,9 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; mend that"
     assert caplog.text.count(told) == 1, "it is told once, and then left alone for a while"
     monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
-    for standing in membership._nodes.values():
+    for standing in membership._standing.values():
         standing.again = 0.0
-    there.grid.handlers[there.node(5)] = lambda message: client.answer(message)
+    there.grid.handlers[5] = lambda message: client.answer(message)
     membership.wait(6, 0.2)
     assert membership.present == (0, 1, 2, 3, 4, 5)
     membership.call()
@@ -455,7 +441,7 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert client == 2
     assert reason.startswith("client 2 had other data, or another folder state/, when it was met first: put them back")
     assert reason.endswith("have the coordinator run the experiment under another name")
-    without, whole = ({there.node(c): c for c in range(6) if c != out} for out in (2, None))
+    without, whole = ({*range(6)} - {out} for out in (2, None))
     for registered in (without, whole):  # which is what the sentence says
         membership = there.meet("smallworld", registered, known)
         membership.call()
@@ -466,14 +452,14 @@ class Introductions:
     """A network on which nodes introduce themselves with what `infos` has for them."""
 
     def __init__(self) -> None:
-        self.infos: dict[Node, ClientInfo] = {}
+        self.infos: dict[int, ClientInfo] = {}
 
-    def nodes(self) -> set[Node]:
+    def clients(self) -> set[int]:
         return set(self.infos)
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
+        self, envelopes: Mapping[int, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[int, Delivery]]:
         for node in envelopes:
             yield node, Delivery(write("hello", self.infos[node]))
 
@@ -490,9 +476,9 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     honest = {c: dataclasses.replace(info, client=c, data=f"rows {c}", **HONEST) for c in (1, 2, 3)}
     network, said, known = Introductions(), list[str](), dict[int, ClientInfo]()
     network.infos = {0: info}
-    Membership(network, "r", expected, config, {c: c for c in range(4)}, known).call()
+    Membership(network, "r", expected, config, None, known).call()
     assert list(known) == [0]  # as deployment.json has it when the server is started again
-    membership = Membership(network, "r", expected, config, {c: c for c in range(4)}, known, note=said.append)
+    membership = Membership(network, "r", expected, config, None, known, note=said.append)
     network.infos = {0: info, 1: honest[1]}
     membership.call()
     assert membership.present == (0,)
@@ -502,12 +488,12 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
         membership.call()
     assert membership.present == (1, 2, 3)
     assert sorted(known) == [1, 2, 3]
-    for standing in membership._nodes.values():
+    for standing in membership._standing.values():
         standing.again = 0.0
     membership.call()
     assert membership.present == (1, 2, 3)
     network.infos = {3: dataclasses.replace(honest[3], **lie), **{c: honest[c] for c in (1, 2)}}
-    membership = Membership(network, "r", expected, config, {c: c for c in range(4)}, known)
+    membership = Membership(network, "r", expected, config, None, known)
     membership.call()
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
 
@@ -527,11 +513,11 @@ class SideBySide(Loopback):
     """Each node answers when it is done."""
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        done: queue.SimpleQueue[tuple[Node, Delivery]] = queue.SimpleQueue()
+        self, envelopes: Mapping[int, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[int, Delivery]]:
+        done: queue.SimpleQueue[tuple[int, Delivery]] = queue.SimpleQueue()
 
-        def ask(node: Node) -> None:
+        def ask(node: int) -> None:
             done.put(next(super(SideBySide, self).exchange({node: envelopes[node]}, deadline_s, most)))
 
         for node in envelopes:
@@ -710,7 +696,7 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
     again, _ = there.runtime.attempt(initial, 1)
     served = [there.method.serve(state, None) for state in (first, again)]
     assert all(torch.equal(served[0][n], t) for n, t in served[1].items())
-    gone = there.grid.handlers.pop(there.node(3))
+    gone = there.grid.handlers.pop(3)
     for run in ("smallworld", "another"):
         there.membership = there.greet_clients(run, 5)
         there.runtime = there.start_server()
@@ -719,7 +705,7 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
         assert "gives no other one" in trace.abandoned
     _, trace = there.runtime.attempt(same, 2)
     assert not trace.abandoned
-    there.grid.handlers[there.node(3)] = gone
+    there.grid.handlers[3] = gone
     there.runtime = there.start_server()
     assert there.runtime.attempt(same, 2)[0] is same  # nor with one more
 
@@ -926,7 +912,7 @@ def test_a_value_moved_to_a_client_must_fit_where_it_is_put(tmp_path: Path) -> N
     found = None
     for at, content in there.grid.pushed:
         if content.action == "ask" and len(content.parts) > 2 and read(content, REQUESTS).step == "train":
-            found, client = content, there.client_at(at)
+            found, client = content, at
             break
     assert found is not None
     head = dataclasses.replace(read(found, REQUESTS), hop=99)

@@ -28,7 +28,7 @@ def timed(transport: Any) -> None:
     place = Path(os.environ[PLACE])
     plan = json.loads((place / PLAN).read_text())
     end = time.monotonic() + LIMIT_S
-    while len(nodes := transport.nodes()) < plan["sites"]:
+    while len(nodes := transport.clients()) < plan["sites"]:
         if time.monotonic() > end:
             raise TimeoutError(f"{len(nodes)} of {plan['sites']} sites are there")
         time.sleep(LOOK_S)

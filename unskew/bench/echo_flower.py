@@ -1,6 +1,6 @@
 """A plain app of Flower for `bench deploy`: sites send back the content of a message as it came."""
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -14,7 +14,9 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Send it back."""
+    """Send it back, with this site's number."""
+    number = "partition-id"
+    message.content[number] = ConfigRecord({number: context.node_config[number]})
     return Message(message.content, reply_to=message)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import ipaddress
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -53,19 +53,16 @@ class Authority:
 # ---------------------------------------------------------------- making
 def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
     """Make a new authority, in memory."""
-    key = new_key()
-    who = _name(f"unskew {name}")
-    encrypts = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
-    signs = {"digital_signature": True, "content_commitment": False, "key_cert_sign": True, "crl_sign": True}
-    usage = x509.KeyUsage(**signs, **dict.fromkeys(encrypts, False))
-    signed = (
-        _unsigned(who, key.public_key(), valid)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    return Authority(key, signed)
+    key, who = new_key(), _name(f"unskew {name}")
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    usage = dict.fromkeys((*others, "decipher_only"), False)
+    usage |= dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), True)
+    extensions = {
+        x509.BasicConstraints(ca=True, path_length=0): True,
+        x509.KeyUsage(**usage): True,
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()): False,
+    }
+    return Authority(key, _signed(key, who, who, key.public_key(), datetime.now(UTC) + valid, extensions))
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -77,21 +74,36 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _unsigned(
-    who: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta, authority: Authority | None = None
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    end = now + valid if authority is None else min(now + valid, authority.certificate.not_valid_after_utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(who)
-        .issuer_name(who if authority is None else authority.certificate.subject)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        # A site whose clock is a little behind must not find it "not yet valid".
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(end)
-    )
+def _leaf(
+    who: Authority, name: str, key: ec.EllipticCurvePublicKey, valid: timedelta, hosts: Sequence[str] = ()
+) -> x509.Certificate:
+    """A certificate of a client, or of a server that is reached under these names."""
+    extensions: dict[x509.ExtensionType, bool] = {
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH]): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()): False,
+    }
+    if hosts:
+        extensions[x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])] = False
+    end = min(datetime.now(UTC) + valid, who.certificate.not_valid_after_utc)
+    return _signed(who.key, who.certificate.subject, _name(name), key, end, extensions)
+
+
+def _signed(
+    signer: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    subject: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    end: datetime,
+    extensions: Mapping[x509.ExtensionType, bool],
+) -> x509.Certificate:
+    """A certificate with these extensions, each of which is critical or not."""
+    unsigned = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    # A site whose clock is a little behind must not find it "not yet valid".
+    unsigned = unsigned.not_valid_before(datetime.now(UTC) - timedelta(hours=1)).not_valid_after(end)
+    for extension, critical in extensions.items():
+        unsigned = unsigned.add_extension(extension, critical)
+    return unsigned.sign(signer, hashes.SHA384())
 
 
 def save_authority(who: Authority, folder: Path, name: str = "ca") -> None:
@@ -144,9 +156,8 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: time
     Raises:
         DeployError: If something is neither a host name nor an address.
     """
-    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *LOOPBACK))])
-    key = new_key()
-    signed = _leaf(who, (*hosts, *LOOPBACK)[0], key.public_key(), valid, names)
+    key, names = new_key(), (*hosts, *LOOPBACK)
+    signed = _leaf(who, names[0], key.public_key(), valid, names)
     write_atomically(folder / "server.key", private_pem(key), PRIVATE)
     write_atomically(folder / "server.crt", pem(signed))
 
@@ -187,25 +198,6 @@ def invitation(who: Authority, name: str, valid: timedelta) -> tuple[ec.Elliptic
     """A one-time key with a certificate, by which whoever has it may ask for a site's certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _leaf(who, f"invitation of {name}", key.public_key(), valid)
-
-
-def _leaf(
-    who: Authority,
-    name: str,
-    key: ec.EllipticCurvePublicKey,
-    valid: timedelta,
-    names: x509.SubjectAlternativeName | None = None,
-) -> x509.Certificate:
-    usage = ExtendedKeyUsageOID.CLIENT_AUTH if names is None else ExtendedKeyUsageOID.SERVER_AUTH
-    unsigned = (
-        _unsigned(_name(name), key, valid, who)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(who.key.public_key()), critical=False)
-    )
-    if names is not None:
-        unsigned = unsigned.add_extension(names, critical=False)
-    return unsigned.sign(who.key, hashes.SHA384())
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -299,18 +291,9 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
-def ends(path: Path) -> datetime:
-    """Return the end of a certificate.
-
-    Raises:
-        DeployError: If it cannot be read.
-    """
-    return load(path).not_valid_after_utc
-
-
 def days(path: Path) -> float:
     """Days for which a certificate is still valid."""
-    return (ends(path) - datetime.now(UTC)) / timedelta(days=1)
+    return (load(path).not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
 
 
 def is_due(path: Path, now: datetime | None = None) -> bool:

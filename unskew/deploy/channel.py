@@ -14,18 +14,17 @@ A client is known by the key of its certificate.  Another call, with an invitati
 hands in a request for a certificate.  gRPC goes through the proxy that `https_proxy` names.
 """
 
-import itertools
 import json
 import math
 import queue
 import secrets
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,7 +33,17 @@ import grpc
 from unskew.deploy.certificates import public_key
 from unskew.errors import DeployError, WireError
 from unskew.runtime.log import printable
-from unskew.runtime.message import PROTOCOL, Delivery, Envelope, Node, other_protocol
+from unskew.runtime.message import (
+    PROTOCOL,
+    TOO_LARGE,
+    Delivery,
+    Envelope,
+    answer_to,
+    delivery_of,
+    encode,
+    exchanged,
+    other_protocol,
+)
 from unskew.version import __version__
 
 CHUNK = 1 << 20
@@ -49,11 +58,12 @@ MOST = 1 << 36
 """Largest request, bytes."""
 PAUSE_S = 0.5
 """Pause before a connection is made anew, seconds."""
-TOO_LARGE = "refused: its reply is larger than any of this run can be"
 GONE = "client lost: it no longer answers the network; its process, its machine or the line to it is down"
 METHOD, CERTIFY = "/unskew/Connect", "/unskew/Certify"
 TELL_S = 15.0
 """Time after which a client says again how it is, seconds."""
+Node = int
+"""Number of a site in the federation; in an experiment it is a client of another number."""
 Credentials = tuple[bytes, bytes, bytes]
 """Key, certificate and authority's certificate, PEM."""
 OPTIONS = (
@@ -67,47 +77,6 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2 * CHUNK),  # what is on its way when a line breaks is sent again
 )
-_LENGTH = struct.Struct("!I")
-
-
-# ---------------------------------------------------------------- frames
-def encode(envelope: Envelope) -> tuple[bytes, ...]:
-    """The bytes of an envelope, in pieces: its payloads are not copied, and may be those of other envelopes, too."""
-    head = json.dumps([envelope.action, envelope.head, [len(p) for p in envelope.parts]]).encode()
-    return _LENGTH.pack(len(head)) + head, *envelope.parts
-
-
-def decode(data: object) -> Envelope:
-    """Turn received bytes back into an envelope.
-
-    Raises:
-        WireError: If they are none.
-    """
-    if not isinstance(data, bytes | bytearray):
-        raise WireError(f"a message must be bytes, got {type(data).__name__}")
-    view = memoryview(data)
-    try:
-        end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        action, head, sizes = json.loads(bytes(view[_LENGTH.size : end]))
-    except (struct.error, ValueError, TypeError, RecursionError):
-        raise WireError("a message must begin with an action, a head and lengths") from None
-    if not isinstance(action, str) or not isinstance(head, str):
-        raise WireError("action and head of a message must be text")
-    if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
-        raise WireError("the lengths of a message's payloads must be a list of whole numbers")
-    if sum(sizes) != len(view) - end:
-        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {max(len(view) - end, 0)} bytes arrived")
-    ends = itertools.accumulate(sizes, initial=end)
-    return Envelope(action, head, tuple(bytes(view[start : start + n]) for start, n in zip(ends, sizes, strict=False)))
-
-
-def answer_to(data: object, answer: Callable[[Envelope], Envelope]) -> tuple[bytes, ...]:
-    """The encoded answer to an encoded request, whatever that is."""
-    try:
-        envelope = decode(data)
-    except WireError as error:
-        envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
-    return encode(answer(envelope))
 
 
 def size_of(pieces: Sequence[bytes]) -> int:
@@ -176,45 +145,6 @@ class Arriving:
 
 
 # ---------------------------------------------------------------- the server's side
-def exchanged(
-    envelopes: Mapping[Node, Envelope],
-    deadline_s: float,
-    unreached: Iterable[Node],
-    look: Callable[[float], Iterable[tuple[Node, Delivery]]],
-) -> Iterator[tuple[Node, Delivery]]:
-    """Yield the delivery of each envelope that is sent as it comes, whatever the network.
-
-    Args:
-        envelopes: Envelopes by node.
-        deadline_s: Longest time, seconds.
-        unreached: Sends them, and gives the nodes that cannot be reached.
-        look: What has come after at most so many seconds, by node.
-    """
-    end, last = time.monotonic() + deadline_s, False
-    waiting = {node: size_of(encode(envelope)) - envelope.payload for node, envelope in envelopes.items()}
-    for node in unreached:
-        del waiting[node]
-        yield node, Delivery(None, "client lost: it is not connected", sent=False)
-    while waiting and not last:
-        last = time.monotonic() >= end
-        for node, came in look(max(end - time.monotonic(), 0.0)):
-            if (down := waiting.pop(node, None)) is not None:
-                yield node, replace(came, down=down)
-    for node, down in waiting.items():
-        yield node, Delivery(None, f"late: no reply within {deadline_s:g} s", down=down, late=True)
-
-
-def delivery_of(data: object, most: float = math.inf) -> Delivery:
-    """The outcome of a request by what came as its reply, perhaps no bytes, or too many."""
-    if isinstance(data, bytes | bytearray) and len(data) > most:
-        return Delivery(None, TOO_LARGE)
-    try:
-        reply = decode(data)
-    except WireError as error:
-        return Delivery(None, f"refused: {error}")
-    return Delivery(reply, up=size_of(encode(reply)) - reply.payload)
-
-
 @dataclass(eq=False)
 class _Pending:
     """A request that a node has not answered."""
@@ -232,20 +162,47 @@ Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
 
 
 @dataclass(eq=False)
-class _Session:
-    """A connection of a node: the process that made it, and what it had of a request when it came."""
+class _Peer:
+    """A node, whether it is connected or not.
 
-    process: str
-    number: int
-    have: int
-    out: Outgoing = field(default_factory=queue.SimpleQueue)
-    since: float = field(default_factory=time.time)
+    Attributes:
+        out: Its connection; None without one.
+        process: Random name of the process that made the connection.
+        number, have: The request that this process knew of when it came, and how much of it.
+        since: When it came, seconds since 1970.
+        left: When its last connection broke, by the clock of this process.
+        pending: What it has yet to answer.
+    """
+
+    out: Outgoing | None = None
+    process: str = ""
+    number: int = -1
+    have: int = 0
+    since: float = 0.0
+    left: float = -math.inf
+    pending: _Pending | None = None
+
+    @property
+    def known(self) -> bool:
+        """True if it is connected, or may come back."""
+        return self.out is not None or self.left > time.monotonic() - AWAY_S
+
+    def ask(self) -> None:
+        """Send what it lacks of the request that is pending, and say what is here of its reply."""
+        if self.out is None or self.pending is None:
+            return
+        pending, same = self.pending, self.number == self.pending.number
+        if not same:  # another process of the client, which knows nothing of an earlier reply
+            pending.reply = Arriving()
+        pending.sent = True
+        start = min(self.have, size_of(pending.pieces)) if same else 0
+        self.out.put(_frames(pending.pieces, start, number=pending.number, have=len(pending.reply.data)))
 
 
 class GrpcServer:
     """Gives requests to nodes and takes one reply to each; it listens as long as the `with` block goes on.
 
-    The plan's thread calls `nodes` and `exchange`; each connection has two threads of its own.
+    The plan's thread calls `clients` and `exchange`; each connection has two threads of its own.
 
     Args:
         listen: "host:port"; port 0 takes a free one, which `port` then says.
@@ -271,9 +228,7 @@ class GrpcServer:
         self.listen, self.registered, self.certify, self.note, self.watch = listen, registered, certify, note, watch
         self.port, self._own = 0, credentials
         self._lock = threading.Lock()
-        self._here: dict[Node, _Session] = {}
-        self._left: dict[Node, float] = {}  # when the connection broke of those that may come back
-        self._pending: dict[Node, _Pending] = {}
+        self._peers: defaultdict[Node, _Peer] = defaultdict(_Peer)
         self._numbers = secrets.randbits(52)  # so that no request has the number of another server's
         self._noted: set[tuple[Node, str]] = set()
         self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
@@ -304,24 +259,24 @@ class GrpcServer:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
 
     # ------------------------------------------------------------ the plan's thread
-    def nodes(self) -> set[Node]:
-        """Nodes that are connected, or were a moment ago."""
+    def clients(self) -> set[Node]:
+        """Sites that are connected, or were a moment ago."""
         self.watch()
         with self._lock:
-            return self._known()
+            return {node for node, peer in self._peers.items() if peer.known}
 
     def since(self) -> dict[Node, float]:
         """The nodes that are connected, and since when."""
         with self._lock:
-            return {node: session.since for node, session in self._here.items()}
+            return {node: peer.since for node, peer in self._peers.items() if peer.out is not None}
 
     def drop(self, node: Node) -> None:
         """End a node's connection; it does not come back."""
         with self._lock:
-            session = self._here.pop(node, None)
-            self._left.pop(node, None)
-        if session is not None:
-            session.out.put(None)
+            peer = self._peers[node]
+            if peer.out is not None:
+                peer.out.put(None)
+            peer.out, peer.left = None, -math.inf
 
     def exchange(
         self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
@@ -333,10 +288,10 @@ class GrpcServer:
             for node, envelope in envelopes.items():
                 with self._lock:
                     self._numbers += 1
-                    self._pending[node] = _Pending(self._numbers, encode(envelope), most, done)
-                    if node in self._here:
-                        self._ask(self._here[node], self._pending[node])
-                    away = node not in self._here and node not in self._known()
+                    peer = self._peers[node]
+                    peer.pending = _Pending(self._numbers, encode(envelope), most, done)
+                    peer.ask()
+                    away = not peer.known
                 if away:
                     yield node
 
@@ -346,55 +301,42 @@ class GrpcServer:
                 yield done.get(timeout=min(seconds, LOOK_S))
                 return
             with self._lock:
-                known = self._known()
-                gone = [(n, p) for n, p in self._pending.items() if p.done is done and n not in known]
-            for node, pending in gone:
-                yield node, Delivery(None, GONE, sent=pending.sent)
+                gone = [(node, pending.sent) for node, pending in mine() if not self._peers[node].known]
+            for node, sent in gone:
+                yield node, Delivery(None, GONE, sent=sent)
+
+        def mine() -> list[tuple[Node, _Pending]]:
+            both = ((node, self._peers[node].pending) for node in envelopes)
+            return [(node, pending) for node, pending in both if pending is not None and pending.done is done]
 
         try:
             yield from exchanged(envelopes, deadline_s, send(), look)
         finally:
             with self._lock:
-                self._pending = {n: p for n, p in self._pending.items() if p.done is not done}
-
-    def _known(self) -> set[Node]:
-        """Nodes that are connected or may come back.  Called with the lock."""
-        since = time.monotonic() - AWAY_S
-        self._left = {n: t for n, t in self._left.items() if t > since}
-        return {*self._here, *self._left}
-
-    def _ask(self, session: _Session, pending: _Pending) -> None:
-        """Send what a node lacks of a request, and say what is here of its reply.  Called with the lock."""
-        same = session.number == pending.number
-        if not same:  # another process of the client, which knows nothing of an earlier reply
-            pending.reply = Arriving()
-        pending.sent = True
-        start = min(session.have, size_of(pending.pieces)) if same else 0
-        session.out.put(_frames(pending.pieces, start, number=pending.number, have=len(pending.reply.data)))
+                for node, _ in mine():
+                    self._peers[node].pending = None
 
     # ------------------------------------------------------------ a connection's threads
-    def join(self, node: Node, process: str, number: int, have: int) -> _Session | None:
+    def join(self, node: Node, process: str, number: int, have: int) -> Outgoing | None:
         """Take a connection in the place of the node's last one; None while another process has one."""
         with self._lock:
-            other = self._here.get(node)
-            if other is not None:
-                if other.process != process:
+            peer = self._peers[node]
+            if peer.out is not None:
+                if peer.process != process:
                     return None
-                other.out.put(None)
-            session = self._here[node] = _Session(process, number, have)
-            self._left.pop(node, None)
-            if node in self._pending:
-                self._ask(session, self._pending[node])
-        return session
+                peer.out.put(None)
+            peer.out, peer.since = queue.SimpleQueue(), time.time()
+            peer.process, peer.number, peer.have = process, number, have
+            peer.ask()
+            return peer.out
 
-    def leave(self, node: Node, session: _Session) -> None:
+    def leave(self, node: Node, out: Outgoing) -> None:
         """Forget a connection; its node may come back."""
         with self._lock:
-            if self._here.get(node) is session:
-                del self._here[node]
-                self._left[node] = time.monotonic()
+            if (peer := self._peers[node]).out is out:
+                peer.out, peer.left = None, time.monotonic()
 
-    def take(self, node: Node, session: _Session, message: bytes) -> None:
+    def take(self, node: Node, out: Outgoing, message: bytes) -> None:
         """Take a message of a reply, whose announcement comes first.
 
         Raises:
@@ -402,8 +344,9 @@ class GrpcServer:
         """
         head = None if message[:1] == b"c" else _read(message, number=int, size=int, start=int)
         with self._lock:
-            pending = self._pending.get(node)
-            if pending is None or self._here.get(node) is not session:
+            peer = self._peers[node]
+            pending = peer.pending
+            if pending is None or peer.out is not out:
                 return  # nobody waits for it any more
             if head is not None:
                 if head["number"] != pending.number:
@@ -413,7 +356,7 @@ class GrpcServer:
                     return
             elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
                 return
-            del self._pending[node]
+            peer.pending = None
         pending.done.put((node, delivery_of(pending.reply.data) if head is None else Delivery(None, TOO_LARGE)))
 
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
@@ -430,8 +373,8 @@ class GrpcServer:
         if odd := other_protocol(first["protocol"], printable(first["library"], 40)):
             self._once(node, f"node {node} is refused: {odd}")
             abort(grpc.StatusCode.PERMISSION_DENIED, odd)
-        session = self.join(node, **{name: first[name] for name in place})
-        if session is None:
+        out = self.join(node, **{name: first[name] for name in place})
+        if out is None:
             self._once(
                 node,
                 f"node {node}'s key is tried by a second process, which is refused. Ask that site whether they started "
@@ -439,23 +382,23 @@ class GrpcServer:
             )
             abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
         self.status[node] = time.time(), first["status"]
-        context.add_callback(lambda: session.out.put(None))
-        threading.Thread(target=self._receive, args=(node, session, incoming), daemon=True).start()
+        context.add_callback(lambda: out.put(None))
+        threading.Thread(target=self._receive, args=(node, out, incoming), daemon=True).start()
         try:
-            while (frames := session.out.get()) is not None:
+            while (frames := out.get()) is not None:
                 yield from frames
         finally:
-            self.leave(node, session)
+            self.leave(node, out)
 
-    def _receive(self, node: Node, session: _Session, incoming: Iterator[bytes]) -> None:
+    def _receive(self, node: Node, out: Outgoing, incoming: Iterator[bytes]) -> None:
         """Take a node's replies until its line breaks."""
         with suppress(WireError, grpc.RpcError):
             for message in incoming:
                 if message[:1] == b"s":
                     self.status[node] = time.time(), _read(message)
                 else:
-                    self.take(node, session, message)
-        session.out.put(None)
+                    self.take(node, out, message)
+        out.put(None)
 
     def _once(self, node: Node, text: str) -> None:
         """Note something once, however often a node tries."""

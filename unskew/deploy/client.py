@@ -19,9 +19,9 @@ from unskew.data.preprocess import ColumnRule, ColumnSums
 from unskew.data.rows import ByteImages
 from unskew.data.sources import gives_bytes, table
 from unskew.data.tables import ENDINGS
-from unskew.deploy.settings import AGREED, EXPERIMENT, Site, account, read_rules, text_of
+from unskew.deploy.settings import AGREED, ANSWER, EXPERIMENT, Site, account, read_rules, text_of
 from unskew.errors import ConfigError, DataError, WireError
-from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load
+from unskew.experiment.config import Experiment, TaskConfig, fingerprint, load, read_toml
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.protocol import Spending, hook, steps_of
@@ -147,6 +147,23 @@ def open_client(
 
 def _not_yet(cell: int) -> ClientSetup:
     raise WireError("this client has yet to hear which numbers were agreed on")
+
+
+def consider(folder: Path, own_data: bool, site: Site) -> str:
+    """Check an experiment before anything that it names is read; why it has to wait, empty if it need not.
+
+    Raises:
+        WireError: If a person has refused it.
+        ConfigError: If the site's policy does not allow it, or it has no data for it.
+    """
+    word, rules = text_of(folder / ANSWER), read_rules(site)
+    if word == "refused":
+        raise WireError("a person at this site has refused it")
+    if own_data and site.data is None:
+        raise ConfigError("this site has named no data of its own; name some with --data, or data in its settings")
+    rules.check_names(read_toml(folder / EXPERIMENT))
+    asks = rules.policy.accept == "ask" and word != "accepted"
+    return f"somebody at the site has yet to accept it: unskew site accept {folder.name}" if asks else ""
 
 
 def keep_agreed(folder: Path, envelope: Envelope) -> str:

@@ -2,7 +2,7 @@
 
     FEDERATION/                made by `unskew fed init`; only its owner can enter it
         authority/             ca.crt  ca.key  server.crt  server.key
-        federation.sqlite      sites, invitations, experiments, offers, events
+        federation.sqlite      sites, experiments, offers, events
         experiments/NAME/      experiment.toml  deployment.json  run/
 
 A command writes into the database and is done; the server looks at it twice a second.  A site's number in the table is
@@ -26,7 +26,7 @@ from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
-from unskew.deploy.settings import EXPERIMENT, Address
+from unskew.deploy.settings import EXPERIMENT, Address, text_of
 from unskew.errors import DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
@@ -44,14 +44,13 @@ EVENTS = 100_000
 _TABLES = """
 CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
-    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, key BLOB UNIQUE, ends REAL, signed TEXT,
-    since REAL, seen REAL, status TEXT, error TEXT, error_at REAL);
-CREATE TABLE invitations (key BLOB PRIMARY KEY, site INTEGER, until REAL, ask INTEGER, used BLOB);
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, token BLOB, until REAL, ask INTEGER, key BLOB UNIQUE,
+    ends REAL, signed TEXT, since REAL, seen REAL, version TEXT, free_bytes INTEGER, error TEXT, error_at REAL);
 CREATE TABLE experiments (
-    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, run TEXT, config TEXT, toml TEXT, stop INTEGER DEFAULT 0,
-    round INTEGER, rounds INTEGER, queued REAL, began REAL, ended REAL, reason TEXT);
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, run TEXT, config TEXT, stop INTEGER DEFAULT 0,
+    round INTEGER DEFAULT 0, rounds INTEGER, queued REAL, began REAL, ended REAL, reason TEXT);
 CREATE TABLE offers (
-    experiment INTEGER, site INTEGER, client INTEGER, offer BLOB, signature BLOB, state TEXT, reason TEXT, at REAL,
+    experiment INTEGER, site INTEGER, client INTEGER, state TEXT DEFAULT 'offered', reason TEXT DEFAULT '', at REAL,
     PRIMARY KEY (experiment, site));
 CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL, level TEXT, site TEXT, text TEXT);
 """
@@ -186,7 +185,7 @@ class FederationFolder:
         return [row["name"] for row in behind]
 
     def drop_authority(self) -> None:
-        """Trust the second authority alone: it signs the server's certificate, and experiments that go on.
+        """Trust the second authority alone: it signs the server's certificate, and experiments.
 
         Raises:
             DeployError: If there is none, or a member would be locked out.
@@ -195,11 +194,7 @@ class FederationFolder:
             raise DeployError("there is no second authority; make one with unskew fed authority")
         if behind := self.change_authority():
             raise DeployError(f"{', '.join(behind)} would be locked out; wait until they have renewed, or remove them")
-        who = certificates.load_authority(self.keys, "next")
-        with self.change() as db:
-            for row in db.execute("SELECT rowid, offer FROM offers").fetchall():
-                db.execute("UPDATE offers SET signature = ? WHERE rowid = ?", (who.sign(row["offer"]), row["rowid"]))
-        self.issue_server(who)
+        self.issue_server(certificates.load_authority(self.keys, "next"))
         for end in ("key", "crt"):
             (self.keys / f"next.{end}").replace(self.keys / f"ca.{end}")
         self.note("the first authority is no longer trusted", "warning")
@@ -239,18 +234,13 @@ class FederationFolder:
         for name in names:
             checked_name(name, "a site")
             key, certificate = certificates.invitation(who, name, timedelta(hours=hours) + GRACE)
+            invited = {"token": public_bytes(key.public_key()), "until": until, "ask": ask, "state": "invited"}
             with self.change() as db:
-                row = db.execute("SELECT id, state FROM sites WHERE name = ?", (name,)).fetchone()
-                if row is not None and row["state"] == "member":
+                db.execute("INSERT OR IGNORE INTO sites (name, state) VALUES (?, 'invited')", (name,))
+                site = self._named(db, name)
+                if site["state"] == "member":
                     raise DeployError(f"{name} is a member; remove it first, or invite another name")
-                if row is None:
-                    site = db.execute("INSERT INTO sites (name, state) VALUES (?, 'invited')", (name,)).lastrowid
-                else:
-                    site = row["id"]
-                    _put(db, "sites", site, state="invited", key=None)
-                    db.execute("DELETE FROM invitations WHERE site = ?", (site,))
-                row = (public_bytes(key.public_key()), site, until, ask)
-                db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", row)
+                _put(db, "sites", site["id"], **invited, key=None)
                 _note(db, f"{name} is invited", site=name)
             files = certificates.pem(who.certificate), certificates.pem(certificate), certificates.private_pem(key)
             tokens.append(Token(name, *reached, *(file.decode() for file in files)))
@@ -273,38 +263,32 @@ class FederationFolder:
         key, valid = certificates.requested(request), timedelta(days=self.about["days"])
         wanted, owner = public_bytes(key), public_key(caller)
         with self.change() as db:
-            site = db.execute("SELECT * FROM sites WHERE key = ? AND state = 'member'", (owner,)).fetchone()
+            site = db.execute("SELECT * FROM sites WHERE ? IN (key, token)", (owner,)).fetchone()
             if site is None:
-                site = self._invited(db, owner, wanted)
-                if site["state"] != "member":
-                    return b""
-            elif wanted != owner:
+                raise DeployError("the token is not known, or a newer one has taken its place; ask for a new one")
+            state, name = site["state"], site["name"]
+            if owner == site["key"] != wanted:
                 raise DeployError("a certificate is renewed for the key that the site has")
+            if site["key"] not in (None, wanted):
+                raise DeployError("the token was used already; ask for a new one, and find out who used it")
+            if site["key"] is None:
+                if time.time() > site["until"]:
+                    raise DeployError("the token has expired; ask for a new one")
+                state = "waiting" if site["ask"] else "member"
+                _put(db, "sites", site["id"], state=state, key=wanted)
+                _note(
+                    db,
+                    f"{name} {'has joined' if state == 'member' else f'waits: unskew fed approve {name}'}",
+                    site=name,
+                )
+            if state != "member":
+                return b""
             who = certificates.load_authority(self.keys, "next" if (self.keys / "next.crt").exists() else "ca")
-            signed = certificates.issue_site(who, site["name"], key, valid)
+            signed = certificates.issue_site(who, name, key, valid)
             ends = x509.load_pem_x509_certificate(signed).not_valid_after_utc.timestamp()
             _put(db, "sites", site["id"], ends=ends, signed=certificates.fingerprint(who.certificate))
-            _note(db, f"{site['name']} has a new certificate", site=site["name"])
+            _note(db, f"{name} has a new certificate", site=name)
         return certificates.answer(signed, self.trusted(), self.authority)
-
-    def _invited(self, db: sqlite3.Connection, owner: bytes, wanted: bytes) -> Row:
-        """Use an invitation for a site's key; returns the site as it then is."""
-        query = "SELECT * FROM invitations JOIN sites ON sites.id = site WHERE invitations.key = ?"
-        invitation = db.execute(query, (owner,)).fetchone()
-        if invitation is None:
-            raise DeployError("the token is not known, or a newer one has taken its place; ask for a new one")
-        if invitation["used"] not in (None, wanted):
-            raise DeployError("the token was used already; ask for a new one, and find out who used it")
-        if invitation["used"] is None and time.time() > invitation["until"]:
-            raise DeployError("the token has expired; ask for a new one")
-        site = dict(invitation)
-        if invitation["used"] is None:
-            site["state"] = "waiting" if invitation["ask"] else "member"
-            db.execute("UPDATE invitations SET used = ? WHERE site = ?", (wanted, site["id"]))
-            _put(db, "sites", site["id"], state=site["state"], key=wanted)
-            text = f"waits: unskew fed approve {site['name']}" if invitation["ask"] else "has joined"
-            _note(db, f"{site['name']} {text}", site=site["name"])
-        return site
 
     def approve(self, names: Iterable[str]) -> None:
         """Let sites join that wait, or that will come.
@@ -317,8 +301,7 @@ class FederationFolder:
                 site = self._named(db, name)
                 if site["state"] not in ("waiting", "invited"):
                     raise DeployError(f"{name} is {site['state']}; there is nothing to approve")
-                db.execute("UPDATE sites SET state = 'member' WHERE id = ? AND key IS NOT NULL", (site["id"],))
-                db.execute("UPDATE invitations SET ask = 0 WHERE site = ?", (site["id"],))
+                _put(db, "sites", site["id"], state="member" if site["key"] else "invited", ask=False)
                 _note(db, f"{name} is approved", site=name)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -330,8 +313,7 @@ class FederationFolder:
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
-                _put(db, "sites", site["id"], state="removed", key=None)
-                db.execute("DELETE FROM invitations WHERE site = ?", (site["id"],))
+                _put(db, "sites", site["id"], state="removed", key=None, token=None)
                 _note(db, f"{name} is removed", "warning", site=name)
 
     def _named(self, db: sqlite3.Connection, name: str, kind: str = "site") -> Row:
@@ -358,8 +340,7 @@ class FederationFolder:
                 _put(db, "sites", node, since=at, seen=time.time())
             for node, (_, how) in statuses.items():  # it may say anything: numbers and short texts are kept
                 disk = how["disk"] if type(how.get("disk")) is int else None
-                own = {"disk": disk, "library": printable(str(how.get("library")), 200)}
-                _put(db, "sites", node, status=json.dumps(own))
+                _put(db, "sites", node, version=printable(str(how.get("library")), 200), free_bytes=disk)
 
     # ------------------------------------------------------------ experiments
     def queue(self, experiment: "Experiment", options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
@@ -379,8 +360,7 @@ class FederationFolder:
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
         from unskew.experiment.config import to_toml  # with all of PyTorch
 
-        toml, who = to_toml(experiment), self.authority
-        present = self.present()
+        toml, present = to_toml(experiment), self.present()
         with self.change() as db:
             chosen = [self._named(db, site) for site in sites] or present
             if gone := [site["name"] for site in chosen if site["state"] == "removed"]:
@@ -388,8 +368,7 @@ class FederationFolder:
             if not chosen:
                 raise DeployError("the federation has no sites; invite some with unskew fed invite")
             table = {"num_clients": len(chosen), "min_clients": len(chosen), **options}
-            settings = schema.build(ServerConfig, table, "")
-            config = json.dumps(asdict(settings))
+            config = json.dumps(asdict(schema.build(ServerConfig, table, "")))
             known = {row["name"]: dict(row) for row in db.execute("SELECT * FROM experiments")}
             tried = (f"{name}{f'-{n}' if n else ''}" for n in (0, *range(2, len(known) + 3)))
             free = next(one for one in tried if one not in known or self._same(db, known[one], toml, chosen))
@@ -401,13 +380,11 @@ class FederationFolder:
             place = self.experiment_folder(free)
             make_private(place)
             write_atomically(place / EXPERIMENT, toml)
-            run, columns = secrets.token_hex(8), "name, state, run, config, toml, rounds, queued"
-            row = (free, "queued", run, config, toml, experiment.rounds, time.time())
-            number = db.execute(f"INSERT INTO experiments ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row).lastrowid
-            for client, site in enumerate(chosen):
-                offer = Offer(free, site["name"], run, client, len(chosen), settings.own_data, toml)
-                fields = (number, site["id"], client, *offer.signed(who), "offered", time.time())
-                db.execute("INSERT INTO offers VALUES (?, ?, ?, ?, ?, ?, NULL, ?)", fields)
+            columns = "name, state, run, config, rounds, queued"
+            row = (free, "queued", secrets.token_hex(8), config, experiment.rounds, time.time())
+            number = db.execute(f"INSERT INTO experiments ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row).lastrowid
+            offers = [(number, site["id"], client) for client, site in enumerate(chosen)]
+            db.executemany("INSERT INTO offers (experiment, site, client) VALUES (?, ?, ?)", offers)
             _note(db, f"{free} is queued for {', '.join(site['name'] for site in chosen)}")
         return free
 
@@ -416,7 +393,8 @@ class FederationFolder:
         asked = {r["site"] for r in db.execute("SELECT site FROM offers WHERE experiment = ?", (row["id"],))}
         removed = {r["id"] for r in db.execute("SELECT id FROM sites WHERE state = 'removed'")}
         chosen = {site["id"] for site in sites if site["id"] <= max(asked)}
-        return row["state"] != "done" and row["toml"] == toml and asked - removed == chosen
+        same = text_of(self.experiment_folder(row["name"]) / EXPERIMENT) == toml
+        return row["state"] != "done" and same and asked - removed == chosen
 
     def experiment_folder(self, name: str) -> Path:
         """Folder of an experiment."""
@@ -460,24 +438,28 @@ class FederationFolder:
         return replace(config, min_clients=max(min(config.min_clients, len(here)), 1))
 
     def offers(self, row: Row) -> list[Row]:
-        """Return what sites were offered of an experiment, and answered."""
+        """Return what sites have answered to an experiment, by client."""
         query = "SELECT offers.*, name FROM offers JOIN sites ON sites.id = site WHERE experiment = ? ORDER BY client"
         return self.rows(query, row["id"])
+
+    def signed(self, row: Row) -> list[tuple[bytes, bytes]]:
+        """An experiment as it is offered to each site, with the authority's signature, by client."""
+        who, offers = self.authority, self.offers(row)
+        toml, own_data = text_of(self.experiment_folder(row["name"]) / EXPERIMENT), self.config(row).own_data
+        return [
+            Offer(row["name"], o["name"], row["run"], o["client"], len(offers), own_data, toml).signed(who)
+            for o in offers
+        ]
 
     def answered(self, row: Row, node: Node, state: str, reason: str = "") -> None:
         """Keep a site's answer to an offer."""
         with self.change() as db:
-            place = (row["id"], node)
-            before = db.execute("SELECT state, reason FROM offers WHERE experiment = ? AND site = ?", place).fetchone()
-            if before is None or (before["state"], before["reason"] or "") == (state, reason):
-                return
-            db.execute(
-                "UPDATE offers SET state = ?, reason = ?, at = ? WHERE experiment = ? AND site = ?",
-                (state, reason, time.time(), *place),
-            )
-            name = db.execute("SELECT name FROM sites WHERE id = ?", (node,)).fetchone()["name"]
-            text = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
-            _note(db, text, "warning" if state == "refused" else "info", name)
+            change = "UPDATE offers SET state = ?, reason = ?, at = ? WHERE experiment = ? AND site = ?"
+            place = (state, reason, time.time(), row["id"], node, state, reason)
+            if db.execute(f"{change} AND (state, reason) != (?, ?)", place).rowcount:
+                name = db.execute("SELECT name FROM sites WHERE id = ?", (node,)).fetchone()["name"]
+                text = f"{name}: {row['name']} {state}{f': {reason}' if reason else ''}"
+                _note(db, text, "warning" if state == "refused" else "info", name)
 
     def stop(self, name: str | None = None) -> str:
         """Stop an experiment, by default the one that runs, or the first that waits; its name.
@@ -499,22 +481,12 @@ class FederationFolder:
     def status(self) -> Row:
         """The federation as it is now: itself, its sites, its experiments.  Times are seconds since 1970."""
         served, now = self.is_served(), time.time()
-        sites = []
-        for row in self.rows("SELECT * FROM sites ORDER BY id"):
-            own = json.loads(row["status"] or "{}")
-            sites.append(
-                {
-                    "site": row["name"],
-                    "state": row["state"],
-                    "since": row["since"] if served else None,
-                    "seen": row["seen"],
-                    "version": own.get("library"),
-                    "free_bytes": own.get("disk"),
-                    "certificate_days": None if row["ends"] is None else int((row["ends"] - now) // 86_400),
-                    "error": row["error"],
-                    "error_at": row["error_at"],
-                }
-            )
+        own = "name AS site, state, since, seen, version, free_bytes, error, error_at, ends"
+        sites = self.rows(f"SELECT {own} FROM sites ORDER BY id")
+        for site in sites:
+            site["since"] = site["since"] if served else None
+            ends = site.pop("ends")
+            site["certificate_days"] = None if ends is None else int((ends - now) // 86_400)
         return {
             "federation": self.about["name"],
             "server": str(self.reached),
@@ -527,13 +499,11 @@ class FederationFolder:
 
     def jobs(self) -> list[Row]:
         """Experiments in their order, each with its sites' answers."""
+        experiments = self.rows("SELECT * FROM experiments ORDER BY id")
         names = ("name", "state", "round", "rounds", "queued", "began", "ended", "reason")
         return [
-            {
-                **{name: row[name] for name in names},
-                "sites": {offer["name"]: offer["state"] for offer in self.offers(row)},
-            }
-            for row in self.rows("SELECT * FROM experiments ORDER BY id")
+            {**{name: row[name] for name in names}, "sites": {o["name"]: o["state"] for o in self.offers(row)}}
+            for row in experiments
         ]
 
     def events(self, after: int = 0, site: str | None = None, last: int = EVENTS) -> list[Row]:

@@ -6,7 +6,7 @@ and how a site proves who it is, is the other system's matter.
 
     $XDG_STATE_HOME/unskew/guests/HASH/    HASH is that of the offer, so that the same offer goes on where it stopped
         server/run/                        the record, as of any run
-        client-N/                          what the site keeps: state/, models/, audit.jsonl; and `accepted`
+        client-N/                          what the site keeps: state/, models/, audit.jsonl; `answer`
 """
 
 import functools
@@ -18,22 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from unskew import schema
-from unskew.deploy.channel import answer_to
-from unskew.deploy.client import keep_agreed, open_client
+from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.server import serve
-from unskew.deploy.settings import EXPERIMENT, Site, own_state, read_rules, text_of
+from unskew.deploy.settings import ANSWER, EXPERIMENT, Site, own_state, read_rules, text_of
 from unskew.errors import ConfigError, UnskewError
-from unskew.experiment.config import Experiment, load, read_toml, to_toml
+from unskew.experiment.config import Experiment, load, to_toml
 from unskew.files import write_atomically
 from unskew.protocol import ClientId
 from unskew.run.folder import locked
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import log
-from unskew.runtime.message import Envelope, Node, Refusal, Transport, write
+from unskew.runtime.message import Envelope, Refusal, Transport, answer_to, write
 from unskew.runtime.policy import ServerConfig
-
-ANSWER = "accepted"
-"""File that a person makes at a site whose policy has accept = "ask"."""
 
 
 def offered(experiment: Experiment, clients: int, min_clients: int = 0, **settings: Any) -> dict[str, Any]:
@@ -48,16 +44,13 @@ def offered(experiment: Experiment, clients: int, min_clients: int = 0, **settin
     return {"experiment": to_toml(experiment), **asdict(ServerConfig(clients, min_clients or clients, **settings))}
 
 
-def run(
-    transport: Transport, offer: Mapping[str, Any], allow_code: bool, nodes: Mapping[Node, ClientId] | None = None
-) -> Path:
+def run(transport: Transport, offer: Mapping[str, Any], allow_code: bool) -> Path:
     """Run an offer on the sites that `transport` reaches, or continue its run; the folder of the record.
 
     Args:
         transport: Reaches the sites.
         offer: The offer.
         allow_code: Import code that the experiment names.
-        nodes: Client that each node is; by default any node may be any client.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be run so.
@@ -66,7 +59,7 @@ def run(
     folder, config = _folder(offer, "server"), _config(offer)
     load(folder / EXPERIMENT, allow_code=allow_code)
     with locked(folder):
-        result = serve(transport, folder, config, nodes=nodes)
+        result = serve(transport, folder, config)
     log(f"the run is done; its record is in {result.folder}")
     return result.folder
 
@@ -80,14 +73,9 @@ def opened(offer: Mapping[str, Any], client: ClientId, site: Site, request: Enve
     rules, config, folder = read_rules(site), _config(offer), _folder(offer, f"client-{client}")
     if rules.policy.coordinator is not None:
         raise ConfigError(f"nobody signs an app or a job, and {rules.where} asks for a coordinator's signature")
-    if config.own_data and site.data is None:
+    if consider(folder, config.own_data, site):
         raise ConfigError(
-            "this site names no data of its own, which the experiment needs; set data, as in csv:/srv/a.csv"
-        )
-    rules.check_names(read_toml(folder / EXPERIMENT))
-    if rules.policy.accept == "ask" and not (folder / ANSWER).exists():
-        raise ConfigError(
-            f"somebody here has yet to accept it: read {folder / EXPERIMENT}, then make {folder / ANSWER}"
+            f"somebody here has yet to accept it: read {folder / EXPERIMENT}, then write accepted to {folder / ANSWER}"
         )
     return _opened(folder, client, config.num_clients, site, keep_agreed(folder, request))
 

@@ -18,26 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from unskew import schema
 from unskew.deploy import guest
-from unskew.deploy.channel import delivery_of, encode, exchanged
 from unskew.deploy.settings import Site
-from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment
+from unskew.protocol import ClientId
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import log, printable, show
-from unskew.runtime.message import Delivery, Envelope, Node
+from unskew.runtime.message import Delivery, Envelope, delivery_of, encode, exchanged
 
 LOOK_S = 0.15
 MARGIN_S = 60.0
 """Time beyond our deadline for which Flower keeps a request and its reply, seconds."""
 NO_REPLY, GONE = 3, 5
 """Flower's codes for a request whose time is over, and for a site from which no heartbeat comes."""
-ENVELOPE, NUMBER = "envelope", "partition-id"
+ENVELOPE, NUMBER, NOBODY = "envelope", "partition-id", -1
 
 
 def write_app(experiment: Experiment, folder: Path, clients: int, **settings: Any) -> Path:
@@ -54,9 +53,13 @@ def write_app(experiment: Experiment, folder: Path, clients: int, **settings: An
 
 
 # ---------------------------------------------------------------- messages
-def content_of(data: bytes) -> RecordDict:
-    """An encoded envelope as the content of a message; raw bytes, as a header of NumPy's format would name a size."""
-    return RecordDict({ENVELOPE: ArrayRecord({ENVELOPE: Array("uint8", (len(data),), "bytes", data)})})
+def content_of(data: bytes, number: int = NOBODY) -> RecordDict:
+    """An encoded envelope as the content of a message; raw bytes, as a header of NumPy's format would name a size.
+
+    An answer has the number of its site, by which the server knows whom it reaches there; b"" asks for nothing else.
+    """
+    envelope = ArrayRecord({ENVELOPE: Array("uint8", (len(data),), "bytes", data)})
+    return RecordDict({ENVELOPE: envelope, NUMBER: ConfigRecord({NUMBER: number})})
 
 
 def data_in(message: Message) -> object:
@@ -67,48 +70,68 @@ def data_in(message: Message) -> object:
         return None
 
 
+def number_in(message: Message) -> ClientId:
+    """Find the number of a site in its answer."""
+    try:
+        return int(message.content[NUMBER][NUMBER])
+    except Exception:  # as above
+        return NOBODY
+
+
 # ---------------------------------------------------------------- the server's side
 class GridTransport:
     """A transport over Flower's Grid: messages are pushed together, and replies looked for at short intervals."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self._numbers: dict[int, ClientId] = {}  # by node
 
-    def nodes(self) -> set[Node]:
-        """Nodes that are connected, as far as Flower knows: one that died is listed for up to a minute."""
-        return set(self.grid.get_node_ids())
+    def clients(self) -> set[ClientId]:
+        """Clients that are connected, as far as Flower knows: one that died is listed for up to a minute."""
+        here = {*self.grid.get_node_ids()}
+        self._numbers = {node: number for node, number in self._numbers.items() if node in here}
+        asked = [_message(node, b"", MARGIN_S) for node in here - self._numbers.keys()]
+        for reply in self.grid.send_and_receive(asked, timeout=MARGIN_S) if asked else ():
+            if not reply.has_error():
+                node = reply.metadata.src_node_id
+                self._numbers[node] = number_in(reply)
+                log(f"Flower's node {node} is client {self._numbers[node]}")
+        return {*self._numbers.values()}
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
-        waiting: dict[str, Node] = {}
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send all envelopes together; yield each client's delivery as it comes, of at most `most` bytes."""
+        waiting: dict[str, ClientId] = {}
 
-        def send() -> Iterator[Node]:
-            contents = {node: content_of(b"".join(encode(envelope))) for node, envelope in envelopes.items()}
-            ttl = deadline_s + MARGIN_S
-            pushed = [Message(c, dst_node_id=node, message_type="query", ttl=ttl) for node, c in contents.items()]
+        def send() -> Iterator[ClientId]:
+            nodes, ttl = {client: node for node, client in self._numbers.items()}, deadline_s + MARGIN_S
+            pushed = [_message(nodes[client], b"".join(encode(e)), ttl) for client, e in envelopes.items()]
             # Where all together are too large, no identity comes back at all.
             identities = itertools.chain(self.grid.push_messages(pushed), itertools.repeat(""))
-            for node, identity in zip(envelopes, identities, strict=False):
+            for client, identity in zip(envelopes, identities, strict=False):
                 if identity:
-                    waiting[identity] = node
+                    waiting[identity] = client
                 else:
-                    yield node
+                    yield client
 
-        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
+        def look(seconds: float) -> Iterator[tuple[ClientId, Delivery]]:
             try:
                 replies = list(self.grid.pull_messages(list(waiting)))
             except Exception as error:  # its errors have no common class; replies may come at the next look
                 log(f"Flower hands out no replies for now ({type(error).__name__})")
                 replies = []
             for reply in replies:
-                if (node := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                    yield node, _delivery(reply, most)
+                if (client := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                    yield client, _delivery(reply, most)
             if not replies:
                 time.sleep(min(LOOK_S, seconds))
 
         return exchanged(envelopes, deadline_s, send(), look)
+
+
+def _message(node: int, data: bytes, ttl: float) -> Message:
+    return Message(content_of(data), dst_node_id=node, message_type="query", ttl=ttl)
 
 
 def _delivery(reply: Message, most: int) -> Delivery:
@@ -138,17 +161,19 @@ client_app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Answer one request as this site's client."""
     show()
+    settings = dict(context.node_config)
+    number = settings.pop(NUMBER, NOBODY)
+    if type(number) is not int or number < 0:
+        log(f"--node-config must have {NUMBER}, this site's number from 0, got {number!r}")
+        number = NOBODY
+    settings.pop("num-partitions", None)  # which others' apps read
 
     def opened(request: Envelope) -> ClientRuntime:
-        settings = dict(context.node_config)
-        number = settings.pop(NUMBER, None)
-        if type(number) is not int:
-            raise ConfigError(f"--node-config must have {NUMBER}, this site's number from 0, got {number!r}")
-        settings.pop("num-partitions", None)  # which others' apps read
         site: Site = schema.build(Site, settings, "", "--node-config")
         return guest.opened(context.run_config, number, site, request)
 
-    return Message(content_of(guest.answer(opened, data_in(message))), reply_to=message)
+    data = data_in(message)
+    return Message(content_of(guest.answer(opened, data) if data else b"", number), reply_to=message)
 
 
 client_app.query()(answer)

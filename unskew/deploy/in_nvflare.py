@@ -27,12 +27,12 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
 from unskew.deploy import guest
-from unskew.deploy.channel import delivery_of, encode, exchanged
 from unskew.deploy.settings import Site, read_settings
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
+from unskew.protocol import ClientId
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.message import Delivery, Envelope, Node
+from unskew.runtime.message import Delivery, Envelope, delivery_of, encode, exchanged
 
 TASK, ENVELOPE, SETTINGS = "unskew", "envelope", "unskew.toml"
 LOOK_S = 0.1
@@ -76,38 +76,38 @@ class TaskTransport:
     def __init__(self, controller: Any, sites: Sequence[str], fl_ctx: Any, abort: Any) -> None:
         self.controller, self.sites, self.fl_ctx, self.abort = controller, sites, fl_ctx, abort
 
-    def nodes(self) -> set[Node]:
+    def clients(self) -> set[ClientId]:
         """Places in the list of the sites whose process for this job is alive, as far as NVFlare knows."""
         self._check()
         here = {c.name for c in self.fl_ctx.get_engine().get_clients()}
         gone = self.controller.get_client_disconnect_time
-        return {node for node, name in enumerate(self.sites) if name in here and gone(name) is None}
+        return {client for client, name in enumerate(self.sites) if name in here and gone(name) is None}
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
-        done: queue.SimpleQueue[tuple[Node, Any]] = queue.SimpleQueue()
-        tasks: dict[Node, Task] = {}
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send all envelopes together; yield each client's delivery as it comes, of at most `most` bytes."""
+        done: queue.SimpleQueue[tuple[ClientId, Any]] = queue.SimpleQueue()
+        tasks: dict[ClientId, Task] = {}
 
-        def send() -> tuple[Node, ...]:
-            for node, envelope in envelopes.items():
-                tasks[node] = Task(
+        def send() -> tuple[ClientId, ...]:
+            for client, envelope in envelopes.items():
+                tasks[client] = Task(
                     TASK,
                     Shareable({ENVELOPE: b"".join(encode(envelope))}),
                     timeout=math.ceil(deadline_s),
-                    result_received_cb=functools.partial(_received, done, node),
-                    task_done_cb=functools.partial(_ended, done, node),
+                    result_received_cb=functools.partial(_received, done, client),
+                    task_done_cb=functools.partial(_ended, done, client),
                 )
-                self.controller.send(tasks[node], self.fl_ctx, targets=[self.sites[node]])
+                self.controller.send(tasks[client], self.fl_ctx, targets=[self.sites[client]])
             return ()
 
-        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
+        def look(seconds: float) -> Iterator[tuple[ClientId, Delivery]]:
             self._check()
             with suppress(queue.Empty):
-                node, result = done.get(timeout=min(seconds, LOOK_S))
-                tasks.pop(node, None)  # the end of a task that was answered comes, too
-                yield node, _delivery(result, most)
+                client, result = done.get(timeout=min(seconds, LOOK_S))
+                tasks.pop(client, None)  # the end of a task that was answered comes, too
+                yield client, _delivery(result, most)
 
         try:
             yield from exchanged(envelopes, deadline_s, send(), look)
@@ -120,13 +120,13 @@ class TaskTransport:
             raise RunError("the job was aborted; submit it again to go on with its run")
 
 
-def _received(done: Any, node: Node, client_task: Any, fl_ctx: Any) -> None:
-    done.put((node, client_task.result))
+def _received(done: Any, client: ClientId, client_task: Any, fl_ctx: Any) -> None:
+    done.put((client, client_task.result))
     client_task.result = None  # else NVFlare keeps it until its task is taken away
 
 
-def _ended(done: Any, node: Node, task: Any, fl_ctx: Any) -> None:
-    done.put((node, task.completion_status))
+def _ended(done: Any, client: ClientId, task: Any, fl_ctx: Any) -> None:
+    done.put((client, task.completion_status))
 
 
 def _delivery(result: Any, most: int) -> Delivery:
@@ -150,8 +150,7 @@ class PlanController(Controller):  # type: ignore[misc]
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         """Run the experiment to its end."""
         transport = TaskTransport(self, self.sites, fl_ctx, abort_signal)
-        numbers = {node: node for node in range(len(self.sites))}
-        guest.run(transport, self.offer, site_of(fl_ctx).allow_code, numbers)
+        guest.run(transport, self.offer, site_of(fl_ctx).allow_code)
 
     def stop_controller(self, fl_ctx: Any) -> None:
         """Do nothing after the run."""

@@ -1,7 +1,6 @@
 """A site takes part: it answers the server, whichever experiment it asks about, as its own policy allows."""
 
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -12,12 +11,12 @@ from typing import Any
 from unskew.deploy import certificates
 from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, ends
-from unskew.deploy.client import keep_agreed, open_client
+from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.offers import MOST, Offer
 from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings, text_of
-from unskew.deploy.site import OUTCOME, admit, forget_invitation
+from unskew.deploy.site import OFFER, OFFERS, OUTCOME, admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
-from unskew.errors import ConfigError, DataError, DeployError, UnskewError, WireError, noted, shown
+from unskew.errors import DataError, DeployError, UnskewError, WireError, noted, shown
 from unskew.files import read_bytes, write_atomically
 from unskew.run.folder import locked
 from unskew.runtime.audit import append
@@ -28,7 +27,6 @@ from unskew.signals import stoppable
 from unskew.version import __version__
 
 Say = Callable[[str], None]
-OFFERS = "experiments/*/offer.json"
 TOLD_AGAIN_S = 60.0
 """Time for which a connection must have held for its loss to be told again, seconds."""
 
@@ -65,26 +63,28 @@ class Resident:
                 certificates.accept(self.folder, certify(str(Address(self.site.host, self.site.port)), own, request))
                 self.say("the site has a new certificate")
             except DeployError as error:
-                at = certificates.ends(self.folder / "site.crt")
+                at = certificates.load(self.folder / "site.crt").not_valid_after_utc
                 self.failed(DeployError(f"the certificate ends on {at:%Y-%m-%d}: {error}"))
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Reply to a request; whatever is wrong with it, there is a reply."""
-        offer = None
+        offer = greeted = None
         try:
             head = read(envelope, REQUESTS)
             if isinstance(head, Hello):
-                offer = self.offered(head.run, envelope.parts)
-                waits = self.consider(offer)
-                reply = write("waiting", Refusal(waits)) if waits else self.opened(offer, envelope).answer(envelope)
+                offer = greeted = self.offered(head.run, envelope.parts)
             else:
-                reply = self.of_run(head.context.run, envelope).answer(envelope)
+                offer = self.kept(head.context.run)
+            if waits := consider(self.place(offer), offer.own_data, self.site):
+                reply = write("waiting" if greeted else "refused", Refusal(waits))
+            else:
+                reply = self.opened(offer, envelope).answer(envelope)
         except UnskewError as error:
             reply = write("refused", Refusal(self.failed(error)))
-        self.vitals.bytes.labels("down").inc(len(envelope.head) + envelope.payload)
-        self.vitals.bytes.labels("up").inc(len(reply.head) + reply.payload)
-        if offer is not None:
-            self.record(offer, reply)
+        self.vitals.bytes.labels("down").inc(envelope.size)
+        self.vitals.bytes.labels("up").inc(reply.size)
+        if greeted is not None:
+            self.record(greeted, reply)
         return reply
 
     def failed(self, error: UnskewError) -> str:
@@ -102,30 +102,20 @@ class Resident:
         """
         if len(parts) != 2:
             raise WireError("a greeting must carry an experiment and its signature")
-        offer = Offer.read(*parts, certificates.load_all(self.folder / "ca.crt"))
+        data, signature = parts
+        if len(data) > MOST:
+            raise WireError(f"the experiment has {len(data)} bytes, more than the {MOST} allowed")
+        certificates.check_signed(certificates.load_all(self.folder / "ca.crt"), data, signature)
+        offer = Offer.read(data)
         if offer.site != self.site.name:
             raise WireError(f"the experiment is offered to {offer.site[:80]!r}, and this site is {self.site.name!r}")
         if offer.run != run:
             raise WireError("the experiment is not the one that the server greets for")
         place = make_private(self.place(offer))
-        for name, content in (("offer.json", parts[0]), ("offer.sig", parts[1]), (EXPERIMENT, offer.toml.encode())):
+        for name, content in ((OFFER, data), (EXPERIMENT, offer.toml.encode())):
             if not (place / name).exists() or (place / name).read_bytes() != content:
                 write_atomically(place / name, content)
         return offer
-
-    def consider(self, offer: Offer) -> str:
-        """Check an experiment before anything that it names is read; why it has to wait, empty if it need not.
-
-        Raises:
-            WireError: If a person has refused it.
-            ConfigError: If the policy does not allow it.
-        """
-        word, rules = _answer(self.place(offer)), read_rules(self.site)
-        if offer.own_data and self.site.data is None:
-            raise ConfigError("this site has named no data of its own; join anew with --data")
-        rules.check_names(offer.table())
-        asks = rules.policy.accept == "ask" and word != "accepted"
-        return f"somebody at the site has yet to accept it: unskew site accept {offer.name}" if asks else ""
 
     def record(self, offer: Offer, reply: Envelope) -> None:
         """Write the answer to an offer beside it, into the audit log and the site's own log, once."""
@@ -139,30 +129,23 @@ class Resident:
             self.say(f"{offer.name}: {outcome}")
             write_atomically(self.place(offer) / OUTCOME, outcome)
 
-    def kept(self, run: str) -> Path | None:
-        """Folder of a run that was offered; None if there is none."""
-        offers = self.folder.glob(OFFERS)
-        return next((path.parent for path in offers if json.loads(read_bytes(path, MOST))["run"] == run), None)
-
-    def place(self, offer: Offer) -> Path:
-        """Folder of an offer, which may have the name of another."""
-        named = self.folder / "experiments" / offer.name
-        return self.kept(offer.run) or (named.with_name(f"{offer.name}-{offer.run[:8]}") if named.exists() else named)
-
-    def of_run(self, run: str, request: Envelope) -> ClientRuntime:
-        """The client of a run that this site takes part in; after a restart it is opened anew.
+    def kept(self, run: str) -> Offer:
+        """The offer of a run, which was checked when it came.
 
         Raises:
-            WireError: If it takes no part in such a run.
+            WireError: If there is none.
         """
-        if self._open is not None and self._open[0][0] == run:
-            _answer(self._open[1].state.parent)
-            return self._open[1]
-        if (place := self.kept(run)) is not None:
-            offer = self.offered(run, tuple(read_bytes(place / f"offer.{end}", MOST) for end in ("json", "sig")))
-            if not self.consider(offer):
-                return self.opened(offer, request)
+        for path in self.folder.glob(OFFERS):
+            if (offer := Offer.read(read_bytes(path, MOST))).run == run:
+                return offer
         raise WireError("this site takes no part in that run")
+
+    def place(self, offer: Offer) -> Path:
+        """Folder of an offer; another run of that name has it already, perhaps."""
+        named = self.folder / "experiments" / offer.name
+        if (named / OFFER).exists() and Offer.read(read_bytes(named / OFFER, MOST)).run != offer.run:
+            return named.with_name(f"{offer.name}-{offer.run[:8]}")
+        return named
 
     def opened(self, offer: Offer, request: Envelope) -> ClientRuntime:
         """Open the client of an experiment that was accepted, with the site's own data, for a request of it.
@@ -235,11 +218,3 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
             if resident.away != last or time.monotonic() - began > TOLD_AGAIN_S:
                 say(f"{resident.away}; waiting for the server")
             last, began = resident.away, time.monotonic()
-
-
-def _answer(place: Path) -> str:
-    """Answer of a person at the site to an experiment, empty for none yet; a refusal is raised."""
-    word = text_of(place / "answer")
-    if word == "refused":
-        raise WireError("a person at this site has refused it")
-    return word

@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 from cryptography import x509
 
 from unskew import schema
-from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority
 from unskew.errors import ConfigError, DeployError, WireError
-from unskew.files import PRIVATE, from_toml, write_atomically
+from unskew.files import PRIVATE, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 """Names of sites and experiments, which are names of folders, too."""
@@ -114,15 +112,12 @@ class Offer:
         return data, who.sign(data)
 
     @classmethod
-    def read(cls, data: bytes, signature: bytes, trusted: Sequence[x509.Certificate]) -> "Offer":
-        """Read an offer.
+    def read(cls, data: bytes) -> "Offer":
+        """Read an offer, whose signature was checked.
 
         Raises:
-            DeployError, WireError: If the authority has not signed it, or it is none.
+            WireError: If it is none.
         """
-        if len(data) > MOST:
-            raise WireError(f"the experiment has {len(data)} bytes, more than the {MOST} allowed")
-        certificates.check_signed(trusted, data, signature)
         try:
             offer: Offer = schema.build(cls, json.loads(data), "")
             checked_name(offer.name, "an experiment")
@@ -131,14 +126,3 @@ class Offer:
         if not (offer.run.isalnum() and len(offer.run) <= 64 and 0 <= offer.client < offer.clients):
             raise WireError("the experiment's place in the federation cannot be")
         return offer
-
-    def table(self) -> dict[str, Any]:
-        """The experiment's table, of which nothing is known.
-
-        Raises:
-            WireError: If it is not TOML.
-        """
-        try:
-            return from_toml(self.toml)
-        except (ValueError, RecursionError):
-            raise WireError("the experiment is not TOML") from None

@@ -5,19 +5,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 from unskew.deploy import certificates, server
-from unskew.deploy.channel import Credentials, GrpcServer, credentials
+from unskew.deploy.channel import Credentials, GrpcServer, Node, credentials
 from unskew.deploy.federation import FederationFolder, Row
 from unskew.deploy.settings import Address
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import RunError, UnskewError, WireError
+from unskew.protocol import ClientId
 from unskew.report import write_report
 from unskew.run.cell import Cell
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
 from unskew.runtime.log import printable, warn
-from unskew.runtime.message import REPLIES, Delivery, Envelope, Node, read
+from unskew.runtime.message import REPLIES, Delivery, Envelope, read
 from unskew.signals import stoppable
 from unskew.words import with_names
 
@@ -93,47 +95,49 @@ class RunningJob(server.LogCallback):
     """An experiment that runs: its sites' network, where a greeting carries the signed offer, and its progress.
 
     Attributes:
-        clients: Client that each node is; one that had been removed by then has none.
         names: Names of the sites, by client.
+        members: Clients that are members of the federation; one that was removed takes no part.
     """
 
     def __init__(self, watch: Watch, row: Row, say: Say) -> None:
         self.watch, self.row, self.federation, self.vitals = watch, row, watch.federation, watch.vitals
-        self._offers = {offer["site"]: offer for offer in self.federation.offers(row)}
+        self._offers, sites = self.federation.signed(row), self.federation.offers(row)
+        self._nodes = [site["site"] for site in sites]
         here = {site["id"] for site in self.federation.present()}
-        self.clients = {node: offer["client"] for node, offer in self._offers.items() if node in here}
-        self.names = tuple(offer["name"] for offer in self._offers.values())
+        self.members = {client for client, node in enumerate(self._nodes) if node in here}
+        self.names = tuple(site["name"] for site in sites)
         super().__init__(lambda text: say(with_names(text, self.names)))
         self._ended, self._shown = time.monotonic(), 0.0
 
-    def nodes(self) -> set[Node]:
-        """Sites of the experiment that are connected."""
-        return self.watch.hub.nodes() & self.clients.keys()
+    def clients(self) -> set[ClientId]:
+        """Clients whose sites are connected."""
+        here = self.watch.hub.clients()
+        return {client for client in self.members if self._nodes[client] in here}
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together; yield each node's delivery as it comes."""
-        asked = {
-            node: Envelope(e.action, e.head, (self._offers[node]["offer"], self._offers[node]["signature"]))
-            if e.action == "hello"
-            else e
-            for node, e in envelopes.items()
-        }
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send all envelopes together; yield each client's delivery as it comes."""
+        asked = {}
+        for client, envelope in envelopes.items():
+            if envelope.action == "hello":
+                envelope = replace(envelope, parts=self._offers[client])
+            asked[self._nodes[client]] = envelope
         for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
-            self.vitals.bytes.labels("down").inc(asked[node].payload + delivery.down if delivery.sent else 0)
-            self.vitals.bytes.labels("up").inc(delivery.reply.payload + delivery.up if delivery.reply else 0)
-            self.vitals.failures.labels(self._offers[node]["name"]).inc(delivery.reply is None)
+            client = self._nodes.index(node)
+            self.vitals.bytes.labels("down").inc(asked[node].size if delivery.sent else 0)
+            self.vitals.bytes.labels("up").inc(delivery.reply.size if delivery.reply else 0)
+            self.vitals.failures.labels(self.names[client]).inc(delivery.reply is None)
             reason = delivery.lost
             with suppress(WireError):
                 if delivery.reply is not None and delivery.reply.action in ("refused", "waiting"):
                     reason = printable(read(delivery.reply, REPLIES).reason)
-            if delivery.reply is not None and envelopes[node].action == "hello":
+            if delivery.reply is not None and asked[node].action == "hello":
                 state = {"hello": "accepted", "waiting": "waits"}.get(delivery.reply.action, "refused")
                 self.federation.answered(self.row, node, state, reason)
             elif reason:
                 self.federation.put("sites", node, error=printable(reason), error_at=time.time())
-            yield node, delivery
+            yield client, delivery
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""
@@ -210,7 +214,7 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
     federation.put("experiments", row["id"], state="running", stop=0, began=row["began"] or time.time())
     try:
         job = watch.job = RunningJob(watch, row, say)
-        whose = {"nodes": job.clients, "run": row["run"], "names": job.names}
+        whose = {"clients": job.members, "run": row["run"], "names": job.names}
         done = server.serve(job, folder, federation.config(row), job, force, **whose)
         write_report(done.folder)
         state, reason = "done", f"its record is in {done.folder}"

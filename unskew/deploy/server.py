@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ from unskew.run.progress import evaluated
 from unskew.run.setup import Setup
 from unskew.runtime.log import log, printable
 from unskew.runtime.membership import Membership
-from unskew.runtime.message import ClientInfo, NetworkTransfer, Node, Note, Transport, write
+from unskew.runtime.message import ClientInfo, NetworkTransfer, Note, Transport, write
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver
@@ -62,7 +62,7 @@ def serve(
     callback: Observer | None = None,
     force: bool = False,
     *,
-    nodes: Mapping[Node, ClientId] | None = None,
+    clients: Collection[ClientId] | None = None,
     run: str = "",
     names: tuple[str, ...] = (),
 ) -> loop.RunResult:
@@ -74,7 +74,7 @@ def serve(
         config: Number of clients, deadlines and bounds.
         callback: Sees every round; by default the log has them.
         force: That of `loop.resume`.
-        nodes: Client that each node is; by default any node may be any client.
+        clients: Clients that may take part; by default all.
         run: Random name of the run, by which clients know it; by default one is drawn.
         names: Names of the clients, for results of data of their own.
 
@@ -95,7 +95,7 @@ def serve(
     settings = fingerprint(folder / EXPERIMENT, portable=True)
     deployment = DeploymentState.open(folder / "deployment.json", settings, run)
     expected = ClientInfo(0, number, __version__, settings, (), "", "", config.own_data)
-    member = functools.partial(Membership, transport, deployment.run, expected, config, nodes, note=callback.note)
+    member = functools.partial(Membership, transport, deployment.run, expected, config, clients, note=callback.note)
     rules = experiment.task.preprocess
     if config.own_data and rules is not None:
         rules = agreed(rules, deployment, names, member, callback.note)

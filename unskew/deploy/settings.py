@@ -14,8 +14,8 @@ from unskew.runtime.policy import Rules, SitePolicy
 
 T = TypeVar("T")
 
-EXPERIMENT, AGREED = "experiment.toml", "agreed.json"
-"""Files of the experiment, in each folder, and of what sites have agreed on in it, at a site."""
+EXPERIMENT, AGREED, ANSWER = "experiment.toml", "agreed.json", "answer"
+"""Files of the experiment, in each folder; at a site of what sites have agreed on in it, and of a person's answer."""
 
 
 def text_of(path: Path) -> str:

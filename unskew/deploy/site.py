@@ -3,7 +3,7 @@
     SITE/                          made by `unskew site join`; only its owner can enter it
         site.toml  ca.crt  site.crt  site.key
         audit.jsonl                every experiment and request, and what it was answered
-        experiments/NAME/          offer.json  offer.sig  experiment.toml  agreed.json  state/  models/
+        experiments/NAME/          offer.json  experiment.toml  agreed.json  state/  models/
                                    answer: what a person has said, "accepted" or "refused"
                                    outcome: what the server was answered last, with the reason
 
@@ -21,11 +21,12 @@ import tomli_w
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import Address, Site, own_state, read_settings, text_of
+from unskew.deploy.settings import ANSWER, Address, Site, own_state, read_settings, text_of
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
-OUTCOME = "outcome"
+OFFER, OUTCOME = "offer.json", "outcome"
+OFFERS = f"experiments/*/{OFFER}"
 
 
 def sites() -> Path:
@@ -105,9 +106,9 @@ def answer(folder: Path, name: str, word: str) -> None:
         DeployError: If it was not offered.
     """
     place = folder / "experiments" / name
-    if not (place / "offer.json").exists():
+    if not (place / OFFER).exists():
         raise DeployError(f"{name} was not offered to this site; unskew site status lists what was")
-    write_atomically(place / "answer", word)
+    write_atomically(place / ANSWER, word)
     (place / OUTCOME).unlink(missing_ok=True)
 
 
@@ -115,7 +116,7 @@ def status(folder: Path) -> dict[str, Any]:
     """The site as its folder has it: itself, its certificate, the experiments that it was offered."""
     site = read_settings(folder / "site.toml", Site)
     certificate = folder / "site.crt"
-    offered = sorted(folder.glob("experiments/*/offer.json"), key=lambda path: path.stat().st_mtime)
+    offered = sorted(folder.glob(OFFERS), key=lambda path: path.stat().st_mtime)
     return {
         "site": site.name,
         "server": str(Address(site.host, site.port)),
@@ -126,7 +127,7 @@ def status(folder: Path) -> dict[str, Any]:
         "experiments": [
             {
                 "name": path.parent.name,
-                "answer": text_of(path.parent / OUTCOME) or text_of(path.parent / "answer"),
+                "answer": text_of(path.parent / OUTCOME) or text_of(path.parent / ANSWER),
                 "models": str(path.parent / "models") if (path.parent / "models").is_dir() else None,
             }
             for path in offered

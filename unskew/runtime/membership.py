@@ -1,7 +1,7 @@
-"""Membership: tells which node of the network is which client.
+"""Membership: which clients are there, and take part.
 
-A node introduces itself when it connects.  Nodes come and go: a client that was restarted may be a new node, so a
-client's number belongs to a node only as long as that node is connected.
+Which client is on the other end of a connection, the network says (`message.Transport`).  Each is greeted when it
+comes, and introduces itself; it takes part if its data and its model are those of the others.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -19,12 +19,12 @@ from unskew.errors import QuorumError, WireError
 from unskew.protocol import ClientId
 from unskew.runtime.log import printable
 from unskew.runtime.message import (
+    AWAY,
     REPLIES,
     ClientInfo,
     Delivery,
     Envelope,
     Hello,
-    Node,
     Note,
     Refusal,
     Transport,
@@ -35,13 +35,13 @@ from unskew.runtime.policy import ServerConfig
 from unskew.tree import Params
 
 PATIENCE = 10.0
-"""Times the time that a node had to answer a greeting, after which it is greeted again."""
+"""Times the time that a client had to answer a greeting, after which it is greeted again."""
 LATE_ROUNDS = 3
 """Rounds in a row in which a client may be late before it is left out for a while."""
 HELLO_BYTES = 1 << 22
 """Largest size of an introduction."""
 HELLO_S = 60.0
-"""Longest time that a round waits for new nodes to introduce themselves, seconds."""
+"""Longest time that a round waits for new clients to introduce themselves, seconds."""
 WAITING_S, PAUSE_S = 2.0, 0.5
 """Time after which a client is greeted again whose people have yet to accept the experiment, and of a look, seconds."""
 AGAIN_S = 60.0
@@ -64,8 +64,6 @@ def differs(expected: ClientInfo, received: ClientInfo, others: Iterable[ClientI
     What the server does not say itself, most of the `others` do: the client that came first must not keep out all
     others.
     """
-    if not 0 <= received.client < expected.num_clients:
-        return f"it says it is client {received.client}, there are clients 0 to {expected.num_clients - 1}"
     others = list(others)
     for name, (what, remedy) in _SHARED.items():
         ours, theirs = getattr(expected, name), getattr(received, name)
@@ -97,10 +95,9 @@ def layout_hash(model: Params) -> str:
 
 @dataclass
 class Standing:
-    """State of a node in the run.
+    """Where a client stands that is connected.
 
     Attributes:
-        client: Client that it says it is, or whose key it has; -1 if neither is known.
         here: True if it takes part.
         reason: Why it is refused, until it is mended; empty if it is not.
         again: Time from which it is greeted again.
@@ -108,7 +105,6 @@ class Standing:
         noted: Reasons for which it takes no part that were noted.
     """
 
-    client: ClientId = -1
     here: bool = False
     reason: str = ""
     again: float = 0.0
@@ -117,17 +113,17 @@ class Standing:
 
 
 class Membership:
-    """The clients that are connected, and the nodes they are connected as.
+    """The clients that are connected, and which of them take part.
 
     Args:
         transport: The network.
         run: Random name of the run.
         expected: The server's own description, with which clients' must agree; what is empty in it accepts any.
         config: The server's terms.
-        registered: Client that each node's key belongs to, if keys were registered; other nodes are then rejected.
+        clients: Clients that may take part; by default all.
         known: Introductions of the clients that connected before; those that connect now are added, and those that may
-            not connect any more are dropped.
-        note: Called once for every node that is accepted or rejected, with the reason.
+            not take part any more are dropped.
+        note: Called once for every client that is accepted or rejected, with the reason.
         agreed: Rules of a table's columns that clients have agreed on; None if they have not, or need not.
     """
 
@@ -137,89 +133,86 @@ class Membership:
         run: str,
         expected: ClientInfo,
         config: ServerConfig,
-        registered: Mapping[Node, ClientId] | None = None,
+        clients: Collection[ClientId] | None = None,
         known: dict[ClientId, ClientInfo] | None = None,
         note: Note = lambda text: None,
         agreed: dict[str, ColumnRule] | None = None,
     ) -> None:
         self.transport, self.run, self.expected, self.config = transport, run, expected, config
-        self.registered, self.note, self.agreed = registered, note, agreed
+        self.clients = frozenset(range(config.num_clients) if clients is None else clients)
+        self.note, self.agreed = note, agreed
         self.known: dict[ClientId, ClientInfo] = {} if known is None else known
-        if registered is not None:  # the word of a client that was taken out must not decide about the others
-            for client in self.known.keys() - {*registered.values()}:
-                del self.known[client]
+        for client in self.known.keys() - self.clients:  # their word must not decide about the others
+            del self.known[client]
         self._met = dict(self.known)  # refused ones, too
-        self._nodes: dict[Node, Standing] = {}
+        self._standing: dict[ClientId, Standing] = {}
         self._unreported: list[tuple[ClientId, str]] = []
 
     @property
     def present(self) -> tuple[ClientId, ...]:
-        """Clients that are connected, ascending, as of the last `call`."""
-        return tuple(sorted(self._here()))
-
-    def _here(self) -> dict[ClientId, Node]:
-        return {standing.client: node for node, standing in [*self._nodes.items()] if standing.here}
+        """Clients that take part, ascending, as of the last `call`."""
+        return tuple(c for c, standing in sorted(self._standing.items()) if standing.here)
 
     def refused(self) -> list[tuple[ClientId, str]]:
-        """Return (client, reason) for nodes rejected since the last call, if they had given a client's number."""
+        """Return (client, reason) for those rejected since the last call."""
         rejected, self._unreported = self._unreported, []
         return rejected
 
     def expect(self, expected: ClientInfo) -> None:
         """Require more of clients from now on, also of those that are here; `expected` is as of the constructor."""
         self.expected = expected
-        self._send_away(self._here())
+        self._send_away(self.present)
 
     def _send_away(self, clients: Iterable[ClientId]) -> bool:
         """Reject those of the clients that differ by now; True if there were any."""
         odd = {c: why for c in [*clients] if (why := differs(self.expected, self.known[c], self._met.values()))}
         for client, why in odd.items():
             del self.known[client]
-            if (node := self._here().get(client)) is not None:
-                self._reject(node, why)
+            if client in self.present:
+                self._reject(client, why)
         return bool(odd)
 
     def call(self, deadline_s: float = HELLO_S) -> None:
-        """Drop nodes that are gone, greet new ones, and tell those that were refused why.
+        """Drop clients that are gone, greet new ones, and tell those that were refused why.
 
-        A client that was refused may have been mended, as the same node: it is greeted again now and then.
+        A client that was refused may have been mended meanwhile: it is greeted again now and then.
         """
-        here, now = self.transport.nodes(), time.monotonic()
-        for node in self._nodes.keys() - here:
-            left = self._nodes.pop(node)
+        here, now = self.transport.clients() & self.clients, time.monotonic()
+        for client in self._standing.keys() - here:
+            left = self._standing.pop(client)
             if left.here or left.late:
-                self.note(f"client {left.client} is gone")
+                self.note(f"client {client} is gone")
         envelopes = {}
-        for node in sorted(here):
-            standing = self._nodes.setdefault(node, Standing(self._owner(node)))
+        for client in sorted(here):
+            standing = self._standing.setdefault(client, Standing())
             if standing.here:
                 standing.late = 0
             elif standing.again <= now:
-                envelopes[node] = write("hello", Hello(self.run, self.expected.config, standing.reason, self.agreed))
+                envelopes[client] = write("hello", Hello(self.run, self.expected.config, standing.reason, self.agreed))
         if envelopes:
-            for node, came in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
-                self._admit(node, came, deadline_s)
+            for client, came in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
+                self._admit(client, came, deadline_s)
 
     def wait(self, at_least: int, wait_s: float) -> None:
-        """Greet nodes until `at_least` clients are connected.
+        """Greet clients until `at_least` take part.
 
         Raises:
-            QuorumError: If they are not after `wait_s` seconds, or too many are refused and know why.
+            QuorumError: If they do not after `wait_s` seconds, or too many are refused and know why.
         """
         end = time.monotonic() + wait_s
         before: object = None
-        for standing in self._nodes.values():
+        for standing in self._standing.values():
             if standing.late:  # whoever is needed is asked again, however often it was late
                 standing.again = 0.0
         while True:
             self.call(min(HELLO_S, max(end - time.monotonic(), 1.0)))
-            present, refused = self.present, {n: s for n, s in self._nodes.items() if s.reason}
+            present, refused = self.present, {c: s for c, s in self._standing.items() if s.reason}
             if len(present) >= at_least:
                 return
             left, so_many = end - time.monotonic(), f"{len(present)} of {self.expected.num_clients} clients"
             final = sum(s.again > time.monotonic() for s in refused.values())  # those that were told
-            if left <= 0.0 or final > len(self.registered or range(self.expected.num_clients)) - at_least:
-                why = "".join(f"; {self._name(node)} is refused: {s.reason}" for node, s in refused.items())
+            if left <= 0.0 or final > len(self.clients) - at_least:
+                why = "".join(f"; client {c} is refused: {s.reason}" for c, s in refused.items())
                 raise QuorumError(
                     f"{so_many} are connected after {wait_s - max(left, 0.0):.3g} s, {at_least} needed; "
                     f"present: {', '.join(map(str, present)) or 'none'}{why}"
@@ -238,62 +231,54 @@ class Membership:
         three late rounds in a row it is left out for as long as the others have waited for it.
         """
         deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
-        here = self._here()
-        clients = {here[c]: c for c in envelopes if c in here}
-        for c in envelopes:
-            if c not in here:
-                yield c, Delivery(None, "client lost: it is not connected", sent=False)
-        if clients:
-            asked = {node: envelopes[c] for node, c in clients.items()}
-            for node, delivery in self.transport.exchange(asked, deadline_s, most):
-                standing = self._nodes.get(node, Standing())  # it may be gone by now
-                if delivery.late and timeout_s is None:
-                    standing.here, standing.late = False, standing.late + 1
-                if not standing.here and standing.late >= LATE_ROUNDS:
-                    pause_s = standing.late * deadline_s
-                    standing.again = time.monotonic() + pause_s
-                    self.note(
-                        f"client {clients[node]} was late in {standing.late} rounds in a row and is left out for "
-                        f"{pause_s:.0f} s or more; see to its machine, or give all clients more time (--deadline)"
-                    )
-                yield clients[node], delivery
+        here = {*self.present}
+        yield from ((c, Delivery(None, AWAY, sent=False)) for c in envelopes if c not in here)
+        asked = {c: envelope for c, envelope in envelopes.items() if c in here}
+        for client, delivery in self.transport.exchange(asked, deadline_s, most) if asked else ():
+            standing = self._standing.get(client, Standing())  # it may be gone by now
+            if delivery.late and timeout_s is None:
+                standing.here, standing.late = False, standing.late + 1
+            if not standing.here and standing.late >= LATE_ROUNDS:
+                pause_s = standing.late * deadline_s
+                standing.again = time.monotonic() + pause_s
+                self.note(
+                    f"client {client} was late in {standing.late} rounds in a row and is left out for "
+                    f"{pause_s:.0f} s or more; see to its machine, or give all clients more time (--deadline)"
+                )
+            yield client, delivery
 
-    def _admit(self, node: Node, delivery: Delivery, waited_s: float) -> None:
+    def _admit(self, client: ClientId, delivery: Delivery, waited_s: float) -> None:
         if delivery.reply is None:
-            # A late node is busy with an old message, or died and is still listed; one that fails may be mended soon.
+            # A late one is busy with an old message, or died and is still listed; one that fails may be mended soon.
             again_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
-            self._pause(node, f"it does not answer ({delivery.lost})", again_s)
+            self._pause(client, f"it does not answer ({delivery.lost})", again_s)
             return
         try:
             head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused", "waiting")})
         except WireError as error:
             head = Refusal(f"its introduction cannot be read: {error}")
-        standing = self._nodes[node]
         if delivery.reply.action == "waiting":
-            self._pause(node, head.reason, WAITING_S)
-        elif isinstance(head, Refusal):
-            self._reject(node, f"it refuses: {printable(head.reason)}")
-        elif self._owner(node) in (-1, head.client) and head.client in self._here():
-            standing.client = head.client  # the earlier node may be dead and still listed, for up to a minute
-            self._pause(node, f"client {head.client} is connected already, as another node", 1.0)
-        else:
-            if head.sums is not None:  # which tell the columns
-                head = replace(head, columns=", ".join(sorted(head.sums)))
-            wrong, standing.client = self._wrong(node, head), head.client
-            if wrong:
-                self._reject(node, wrong)
-                return
-            standing.here, standing.reason, self.known[head.client] = True, "", head
-            version = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
-            state = "is here" if head.sums is None else "has told the sums of its columns"
-            self.note(f"client {head.client} {state}{version if head.library != self.expected.library else ''}")
+            self._pause(client, head.reason, WAITING_S)
+            return
+        if isinstance(head, Refusal):
+            self._reject(client, f"it refuses: {printable(head.reason)}")
+            return
+        if head.sums is not None:  # which tell the columns
+            head = replace(head, columns=", ".join(sorted(head.sums)))
+        if wrong := self._wrong(client, head):
+            self._reject(client, wrong)
+            return
+        standing = self._standing[client]
+        standing.here, standing.reason, self.known[client] = True, "", head
+        version = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
+        state = "is here" if head.sums is None else "has told the sums of its columns"
+        self.note(f"client {client} {state}{version if head.library != self.expected.library else ''}")
 
-    def _wrong(self, node: Node, info: ClientInfo) -> str | None:
+    def _wrong(self, client: ClientId, info: ClientInfo) -> str | None:
         """Describe what keeps a client out; None if nothing does."""
-        client, before, most = info.client, self.known.get(info.client, info), self.config.max_examples
-        if self.registered is not None and (owner := self._owner(node)) != client:
-            key = "not registered" if owner < 0 else f"client {owner}'s"
-            return f"it says it is client {client}, its key is {key}"
+        before, most = self.known.get(client, info), self.config.max_examples
+        if info.client != client:
+            return f"it says it is client {info.client}, and is client {client}"
         if wrong := differs(self.expected, info) or impossible(info.sums or {}) or None:
             return wrong
         if info.own != self.config.own_data:
@@ -310,36 +295,26 @@ class Membership:
         self._met[client] = info
         wrong = differs(self.expected, info, self._met.values())
         if self._send_away(self.known):  # whom it outvotes, together with those before it
-            for standing in self._nodes.values():  # those who were refused because of them need not wait
+            for standing in self._standing.values():  # those who were refused because of them need not wait
                 standing.again = 0.0 if standing.reason else standing.again
         return wrong
 
-    def _pause(self, node: Node, reason: str, again_s: float) -> None:
-        """Leave a node alone for some seconds; it may take part then."""
-        self._nodes[node].again = time.monotonic() + again_s
-        self._note(node, "takes no part for now", reason, "; it is asked again")
+    def _pause(self, client: ClientId, reason: str, again_s: float) -> None:
+        """Leave a client alone for some seconds; it may take part then."""
+        self._standing[client].again = time.monotonic() + again_s
+        self._note(client, "takes no part for now", reason, "; it is asked again")
 
-    def _reject(self, node: Node, reason: str) -> None:
-        standing = self._nodes[node]
-        # The next greeting says why.  After it a node waits whatever it answers: one with a new reason each time must
+    def _reject(self, client: ClientId, reason: str) -> None:
+        standing = self._standing[client]
+        # The next greeting says why.  After it a client waits whatever it answers: one with a new reason each time must
         # not fill the log.
         standing.again = time.monotonic() + AGAIN_S if standing.reason else 0.0
         standing.here, standing.reason = False, printable(reason)
-        self._note(node, "is refused", reason)
+        self._note(client, "is refused", reason)
 
-    def _note(self, node: Node, what: str, reason: str, then: str = "") -> None:
-        standing, reason = self._nodes[node], printable(reason)
-        if reason not in standing.noted:
-            standing.noted.add(reason)
-            if standing.client in range(self.expected.num_clients):
-                self._unreported.append((standing.client, reason))
-            self.note(f"{self._name(node)} {what}: {reason}{then}")
-
-    def _owner(self, node: Node) -> ClientId:
-        return -1 if self.registered is None else self.registered.get(node, -1)
-
-    def _name(self, node: Node) -> str:
-        """A node's client, unless that is what it is refused for."""
-        client = self._nodes[node].client
-        proven = self.registered is None or self._owner(node) == client
-        return f"client {client}" if proven and client in range(self.expected.num_clients) else "a node"
+    def _note(self, client: ClientId, what: str, reason: str, then: str = "") -> None:
+        noted, reason = self._standing[client].noted, printable(reason)
+        if reason not in noted:
+            noted.add(reason)
+            self._unreported.append((client, reason))
+            self.note(f"client {client} {what}: {reason}{then}")

@@ -4,8 +4,12 @@ An envelope is an action, a head of plain JSON and the encoded payloads whose by
 record of one of the types below and is built like any message, so nothing else can be in it.
 """
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,8 +19,8 @@ from unskew.errors import WireError
 from unskew.protocol import ClientId, Held
 from unskew.version import __version__
 
-Node = int
 HEAD_BYTES = 1 << 20
+_LENGTH = struct.Struct("!I")
 PROTOCOL = 2
 """Number of what is spoken here; the one before it is understood, too.  A field that a later one adds has a default:
 who does not know it leaves it out, and reads over it.  2 has the reasons of refused replies, shapes of data and sums.
@@ -51,7 +55,7 @@ class RoundContext:
 
 @dataclass(frozen=True)
 class Hello:
-    """Request for the client's `ClientInfo`, the first message to a new node.
+    """Request for the client's `ClientInfo`, the first message to one that has come.
 
     Attributes:
         refused: Why the client's last introduction was refused, for its log; empty in a first message.
@@ -233,6 +237,16 @@ class Envelope:
         """Size of the encoded payloads, bytes."""
         return sum(map(len, self.parts))
 
+    @property
+    def framing(self) -> int:
+        """Bytes around them on the network."""
+        return len(encode(self)[0])
+
+    @property
+    def size(self) -> int:
+        """All of its bytes on the network."""
+        return self.framing + self.payload
+
 
 def write(action: str, head: object, *parts: bytes) -> Envelope:
     """Make an envelope with this head and these payloads."""
@@ -278,7 +292,51 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
 
 
+# ---------------------------------------------------------------- envelopes as bytes
+def encode(envelope: Envelope) -> tuple[bytes, ...]:
+    """The bytes of an envelope, in pieces: its payloads are not copied, and may be those of other envelopes, too."""
+    head = json.dumps([envelope.action, envelope.head, [len(p) for p in envelope.parts]]).encode()
+    return _LENGTH.pack(len(head)) + head, *envelope.parts
+
+
+def decode(data: object) -> Envelope:
+    """Turn received bytes back into an envelope.
+
+    Raises:
+        WireError: If they are none.
+    """
+    if not isinstance(data, bytes | bytearray):
+        raise WireError(f"a message must be bytes, got {type(data).__name__}")
+    view = memoryview(data)
+    try:
+        end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        action, head, sizes = json.loads(bytes(view[_LENGTH.size : end]))
+    except (struct.error, ValueError, TypeError, RecursionError):
+        raise WireError("a message must begin with an action, a head and lengths") from None
+    if not isinstance(action, str) or not isinstance(head, str):
+        raise WireError("action and head of a message must be text")
+    if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
+        raise WireError("the lengths of a message's payloads must be a list of whole numbers")
+    if sum(sizes) != len(view) - end:
+        raise WireError(f"payloads of {str(sizes)[:80]} bytes were announced, {max(len(view) - end, 0)} bytes arrived")
+    ends = itertools.accumulate(sizes, initial=end)
+    return Envelope(action, head, tuple(bytes(view[start : start + n]) for start, n in zip(ends, sizes, strict=False)))
+
+
+def answer_to(data: object, answer: Callable[[Envelope], Envelope]) -> tuple[bytes, ...]:
+    """The encoded answer to an encoded request, whatever that is."""
+    try:
+        envelope = decode(data)
+    except WireError as error:
+        envelope = Envelope(f"unreadable: {error}", "")  # so that the answer is a refusal with this text
+    return encode(answer(envelope))
+
+
 # ---------------------------------------------------------------- delivery
+AWAY = "client lost: it is not connected"
+TOO_LARGE = "refused: its reply is larger than any of this run can be"
+
+
 @dataclass(frozen=True, eq=False)
 class Delivery:
     """Outcome of sending an envelope.
@@ -287,33 +345,71 @@ class Delivery:
         reply: The reply; None if none came back.
         lost: Reason why none came back.
         sent: False if the envelope was never sent.
-        late: True if the node gave no answer in time, not even an error.
-        down, up: Bytes that the network added to request and reply.
+        late: True if the client gave no answer in time, not even an error.
     """
 
     reply: Envelope | None
     lost: str = ""
     sent: bool = True
-    down: int = 0
-    up: int = 0
     late: bool = False
 
 
 class Transport(Protocol):
-    """A star network: the server sends to any node and gets one reply; nodes do not reach each other."""
+    """A star network: the server sends to any client and gets one reply; clients do not reach each other.
 
-    def nodes(self) -> set[Node]:
-        """Nodes that are connected now."""
+    Who somebody is, the network knows, by a key or whatever it has: nobody is another client by saying so.
+    """
+
+    def clients(self) -> set[ClientId]:
+        """Clients that are connected now."""
         ...
 
     def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together and wait at most `deadline_s` seconds; each node once, as its reply comes.
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> Iterator[tuple[ClientId, Delivery]]:
+        """Send all envelopes together and wait at most `deadline_s` seconds; each client once, as its reply comes.
 
         A reply of more than `most` bytes is refused before it is in memory.
         """
         ...
+
+
+def exchanged(
+    clients: Iterable[int],
+    deadline_s: float,
+    unreached: Iterable[int],
+    look: Callable[[float], Iterable[tuple[int, Delivery]]],
+) -> Iterator[tuple[int, Delivery]]:
+    """Yield the delivery of each client's envelope as it comes, whatever the network.
+
+    Args:
+        clients: Who is sent one.
+        deadline_s: Longest time, seconds.
+        unreached: Sends them, and gives those who cannot be reached.
+        look: What has come after at most so many seconds, by client.
+    """
+    end, last, waiting = time.monotonic() + deadline_s, False, dict.fromkeys(clients)
+    for client in unreached:
+        del waiting[client]
+        yield client, Delivery(None, AWAY, sent=False)
+    while waiting and not last:
+        last = time.monotonic() >= end
+        for client, came in look(max(end - time.monotonic(), 0.0)):
+            if client in waiting:
+                del waiting[client]
+                yield client, came
+    for client in waiting:
+        yield client, Delivery(None, f"late: no reply within {deadline_s:g} s", late=True)
+
+
+def delivery_of(data: object, most: float = math.inf) -> Delivery:
+    """The outcome of a request by what came as its reply, perhaps no bytes, or too many."""
+    if isinstance(data, bytes | bytearray) and len(data) > most:
+        return Delivery(None, TOO_LARGE)
+    try:
+        return Delivery(decode(data))
+    except WireError as error:
+        return Delivery(None, f"refused: {error}")
 
 
 class NetworkTransfer(NamedTuple):

@@ -263,10 +263,12 @@ class RemoteClients(Clients):
 
         def take(c: ClientId, came: Delivery) -> R | Lost:
             if came.sent:
-                self._sent.append(NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, came.down))
+                self._sent.append(
+                    NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, envelopes[c].framing)
+                )
             if came.reply is None:
                 return Lost(printable(came.lost), came.sent)
-            self._sent.append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.up))
+            self._sent.append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.reply.framing))
             try:
                 head = read(came.reply, {name: REPLIES[name] for name in (action, "refused")})
                 if isinstance(head, Refusal):
