@@ -19,6 +19,7 @@ from unskew.deploy import parity, resident, site
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.record.reader import read
+from unskew.report import verdict
 from unskew.report.results import by_client
 from unskew.run.loop import Interrupted
 from unskew.run.models import load_model
@@ -218,7 +219,7 @@ def test_noise_is_in_the_sites_account_across_experiments(party: Party, small: S
     party.join("basel", "bern", policy=str(tmp_path / "policy.toml"))
     methods = f"methods={json.dumps(noised).replace(':', '=')}"
     for name in ("one", "two"):
-        party.queue(small(f"name='{name}'", methods, 'evaluate=["personal"]'))
+        party.queue(small(f"name='{name}'", methods, 'evaluate=["personal", "auroc"]'))
     assert party.run() == ["done", "done"]
 
     def uploads() -> tuple[int, int]:
@@ -227,6 +228,9 @@ def test_noise_is_in_the_sites_account_across_experiments(party: Party, small: S
             return counts
 
     assert uploads() == (2 * 2 * 2, 1)
+    record = read(party.record("two"))
+    assert verdict.verdict(record) == "The sites sent no metrics."
+    assert not any("NaN" in note for note in verdict.notes(record))
 
     # One that would cost too much in the end is refused before it costs anybody anything.
     (tmp_path / "tight.toml").write_text(tomli_w.dumps({"privacy": str(tmp_path / "own.sqlite"), "max_epsilon": 6.0}))

@@ -251,11 +251,10 @@ def _experiment(name: str, settings: list[str] | None, data_dir: Path | None = N
     task = chosen.task
     if task.data_dir is not None:  # it is read by processes in other working directories
         task = replace(task, data_dir=str(Path(task.data_dir).resolve()))
-    from unskew.deploy.settings import absolute
+        chosen = replace(chosen, task=task)
+    from unskew.deploy.settings import absolute, is_elsewhere
 
-    rest = task.data.partition(":")[2]
-    here = rest and Path(rest).expanduser().exists()
-    return replace(chosen, task=replace(task, data=absolute(task.data) if here else task.data))
+    return chosen if is_elsewhere(task.data) else replace(chosen, task=replace(task, data=absolute(task.data)))
 
 
 def _follow(federation: "FederationFolder", name: str, after: int, quiet: bool) -> None:

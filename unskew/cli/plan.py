@@ -7,7 +7,7 @@ import typer
 
 from unskew.cli.options import AsJson, DataDir, Settings, load_own, located, then
 from unskew.cli.tables import print_table
-from unskew.errors import shown
+from unskew.errors import DataError, shown
 from unskew.ledger import DIRECTIONS
 from unskew.units import human_bytes
 from unskew.words import counted
@@ -38,9 +38,16 @@ def plan(
     """
     from unskew.decide.forecast.plan import ClusterShape
     from unskew.decide.forecast.plan import plan as forecast_of
+    from unskew.deploy.settings import is_elsewhere
 
     shape = None if cluster is None else ClusterShape.parse(cluster)
-    forecast = forecast_of(load_own(experiment, located(settings, data_dir)), shape)
+    chosen = load_own(experiment, located(settings, data_dir))
+    if is_elsewhere(chosen.task.data):
+        raise DataError(
+            f"{chosen.task.data} is not on this machine, and what its rows cost is measured on rows; where only sites "
+            "have them, name some of the same form with --set task.data=csv:FILE"
+        )
+    forecast = forecast_of(chosen, shape)
     if as_json:
         print(json.dumps(forecast.to_json()))
     else:

@@ -19,9 +19,8 @@ from unskew.data import checks, preprocess
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.preprocess import ColumnSums, Preprocess
-from unskew.data.sources import FILES
 from unskew.deploy.client import divided, introduction
-from unskew.deploy.settings import EXPERIMENT
+from unskew.deploy.settings import EXPERIMENT, is_elsewhere
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, fingerprint, load
 from unskew.files import write_atomically
@@ -102,8 +101,7 @@ def serve(
         experiment = replace(experiment, task=replace(experiment.task, preprocess=rules))
     membership = member(deployment.clients, agreed=rules.columns if rules is not None and deployment.sums else None)
     inputs = run_setup.InMemoryInputs()
-    kind, _, path = experiment.task.data.partition(":")
-    if config.own_data and kind in FILES and not Path(path).expanduser().exists():
+    if config.own_data and is_elsewhere(experiment.task.data):
         callback.note(f"{experiment.task.data} is not on this machine: results are those of the sites")
         membership.wait(config.min_clients, config.wait_s)
         inputs = replace(inputs, dataset=described(membership.known.values(), experiment.task))

@@ -68,18 +68,29 @@ class Site:
     @property
     def place(self) -> str | None:
         """The path, or the hub: name, of its data; None of a named set, and without data."""
-        from unskew.data.sources import FILES  # with all of PyTorch
+        if (path := path_in(self.data or "")) is not None:
+            return str(path)
+        return self.data if self.data is not None and self.data.startswith("hub:") else None
 
-        kind, _, path = (self.data or "").partition(":")
-        return path if kind in FILES else self.data if kind == "hub" else None
+
+def path_in(source: str) -> Path | None:
+    """The file or folder that a data source names; None if it names none."""
+    from unskew.data.sources import FILES  # with all of PyTorch
+
+    kind, _, rest = source.partition(":")
+    return Path(os.path.expanduser(rest)) if kind in FILES and rest else None
 
 
 def absolute(source: str) -> str:
     """Make the path in a data source absolute."""
-    from unskew.data.sources import FILES  # with all of PyTorch
+    path = path_in(source)
+    return source if path is None else f"{source.partition(':')[0]}:{path.absolute()}"
 
-    kind, _, rest = source.partition(":")
-    return f"{kind}:{Path(os.path.expanduser(rest)).absolute()}" if kind in FILES and rest else source
+
+def is_elsewhere(source: str) -> bool:
+    """True if a data source names a file that is not on this machine."""
+    path = path_in(source)
+    return path is not None and not path.exists()
 
 
 def own_state() -> Path:

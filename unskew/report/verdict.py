@@ -7,7 +7,7 @@ from typing import Any
 
 from unskew.info import OneClassModels
 from unskew.protocol import SgdConfig
-from unskew.record.logs import described, plain
+from unskew.record.logs import CLOCK, described, plain
 from unskew.record.reader import Record, configured
 from unskew.report import tables, together, worth
 from unskew.report.stats import CONFIDENCE
@@ -128,7 +128,7 @@ def _reached(record: Record) -> str:
             best = m.first(means)
             among = "has the best" if len(means) > 1 else "reaches"
             return f"{best} {among} {whose} {m.label} of {m.with_unit(means[best])}."
-    return f"No model has a {m.label} yet."
+    return "The sites sent no metrics." if _silent(record) else f"No {m.label} has been measured yet."
 
 
 def compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
@@ -182,7 +182,15 @@ def _undefined(record: Record) -> str:
     """A sentence on metrics that were asked for and have no number, so that no table has them."""
     known = {*record.frame.names()}
     missing = [m.name for m in record.asked if not {m.shared, m.own} & known]
-    return f"{listed(missing)} was not a number (NaN) in any round, so no table has it." if missing else ""
+    if not missing or _silent(record):
+        return ""
+    return f"{listed(missing)} was not a number (NaN) in any round, so no table has it."
+
+
+def _silent(record: Record) -> bool:
+    """True if a run over a network has ended without a metric: noise or their policies let clients send none."""
+    measured = [name for name in record.frame.names() if name != CLOCK and not name.startswith("bytes.")]
+    return record.deployed and record.summary is not None and not measured
 
 
 def _of_gains(record: Record) -> list[str]:
