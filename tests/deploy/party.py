@@ -9,10 +9,10 @@ from typing import Any
 from loopback import Loopback
 
 from unskew.deploy import certificates, member, resident, site
-from unskew.deploy.channel import Node
+from unskew.deploy.channel import Node, Peer
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import Address, Site
+from unskew.deploy.settings import Site
 from unskew.experiment.config import Experiment
 from unskew.runtime.message import Delivery, Envelope
 
@@ -22,7 +22,6 @@ class Memory(Loopback):
 
     def __init__(self) -> None:
         super().__init__({})
-        self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
         self.watch: Callable[[], None] = lambda: None
         self.dropped: list[Node] = []
 
@@ -30,8 +29,8 @@ class Memory(Loopback):
         self.watch()
         return super().clients()
 
-    def since(self) -> dict[Node, float]:
-        return dict.fromkeys(self.handlers, 0.0)
+    def here(self) -> dict[Node, Peer]:
+        return dict.fromkeys(self.handlers, Peer())
 
     def drop(self, node: Node) -> None:
         self.dropped.append(node)
@@ -58,8 +57,7 @@ class Party:
     hub: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
-        reached = Address("127.0.0.1", 8443)
-        self.federation = FederationFolder.create(self.folder / "federation", "test", reached, "127.0.0.1")
+        self.federation = FederationFolder.create(self.folder / "federation", "test", "127.0.0.1", 8443, "127.0.0.1")
 
     def join(self, *names: str, **settings: Any) -> list[Path]:
         """Let sites join, and be there."""

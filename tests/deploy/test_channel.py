@@ -308,8 +308,8 @@ def test_a_client_that_is_dropped_does_not_come_back_and_says_how_it_is_while_it
     server = network.server()
     network.client(0, server.port, turned)
     here(server, 1)
-    assert server.status[0][1] == {"disk": 7}
-    assert server.since().keys() == {0}
+    assert server.here()[0].status == {"disk": 7}
+    assert server.here().keys() == {0}
     server.registered = {}.get
     server.drop(0)
     until = time.monotonic() + 5.0

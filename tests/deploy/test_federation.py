@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from unskew.deploy import backup, certificates, site
+from unskew.deploy.channel import Peer
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Offer, Token
-from unskew.deploy.settings import Address, Site
+from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -40,7 +41,7 @@ def test_a_folder_is_its_owners_and_is_not_made_twice(party: Party, tmp_path: Pa
     assert stat.S_IMODE((folder / "authority" / "ca.key").stat().st_mode) == 0o600
     for taken in (folder, tmp_path):
         with pytest.raises(DeployError, match="exists already"):
-            FederationFolder.create(taken, "x", Address("127.0.0.1", 1), "127.0.0.1")
+            FederationFolder.create(taken, "x", "127.0.0.1", 1, "127.0.0.1")
     with pytest.raises(DeployError, match="is no federation"):
         FederationFolder(tmp_path)
 
@@ -228,7 +229,7 @@ def test_status_is_json_and_keeps_of_what_sites_say_numbers_and_short_texts(part
     party.join("basel")
     node, now = party.node("basel"), time.time()
     own = {"library": "9\x1b[31m" * 99, "disk": 10**9, "error": "no", "protocol": "1", "else": 1}
-    party.federation.saw({node: now}, {node: (now, own)})
+    party.federation.saw({node: Peer(since=now, heard=now, status=own)})
     status = json.loads(json.dumps(party.federation.status()))
     (basel,) = status["sites"]
     assert (basel["free_bytes"], basel["error"]) == (10**9, None)

@@ -14,7 +14,7 @@ pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 from unskew.deploy import channel, member, resident, site
 from unskew.deploy.federation import FederationFolder
-from unskew.deploy.settings import Address, Site
+from unskew.deploy.settings import Site
 from unskew.deploy.trial import free_port
 from unskew.errors import DeployError
 from unskew.experiment.config import Experiment
@@ -27,9 +27,10 @@ class Live:
     """A federation whose server runs as long as an experiment, and sites that never end."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        at = Address("127.0.0.1", free_port())
         self.folder, self.said = folder, list[str]()
-        self.federation = FederationFolder.create(folder / "federation", "test", at, at.host, **options)
+        self.federation = FederationFolder.create(
+            folder / "federation", "test", "127.0.0.1", free_port(), "127.0.0.1", **options
+        )
 
     def join(self, *names: str) -> None:
         for token in self.federation.invite(names):

@@ -123,9 +123,8 @@ def init(
     """
     require()
     from unskew.deploy.federation import FederationFolder
-    from unskew.deploy.settings import Address
 
-    federation = FederationFolder.create(folder, name, Address(host, port), listen, names or [], days)
+    federation = FederationFolder.create(folder, name, host, port, listen, names or [], days)
     print(f"made: {folder}; keep it to yourself, and a backup of it")
     print(f"fingerprint of the authority, to read to each site by telephone: {federation.fingerprint()}")
     if host not in ("127.0.0.1", "localhost", "::1") and listen == "127.0.0.1":

@@ -47,8 +47,6 @@ from unskew.runtime.message import (
 from unskew.version import __version__
 
 CHUNK = 1 << 20
-HEAD_BYTES = 1 << 23
-"""Largest head of a frame: actions, heads and lengths of an envelope."""
 AWAY_S = 30.0
 """Time for which a client whose connection broke may come back before it counts as gone, seconds."""
 LOOK_S = 0.25
@@ -67,7 +65,7 @@ Node = int
 Credentials = tuple[bytes, bytes, bytes]
 """Key, certificate and authority's certificate, PEM."""
 OPTIONS = (
-    ("grpc.max_receive_message_length", CHUNK + HEAD_BYTES),
+    ("grpc.max_receive_message_length", 2 * CHUNK),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -162,14 +160,15 @@ Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
 
 
 @dataclass(eq=False)
-class _Peer:
-    """A node, whether it is connected or not.
+class Peer:
+    """A site at the server, whether it is connected or not.
 
     Attributes:
         out: Its connection; None without one.
         process: Random name of the process that made the connection.
         number, have: The request that this process knew of when it came, and how much of it.
-        since: When it came, seconds since 1970.
+        since, heard: When it came, and when it last said how it is, seconds since 1970.
+        status: What it said then; it may have said anything.
         left: When its last connection broke, by the clock of this process.
         pending: What it has yet to answer.
     """
@@ -179,6 +178,8 @@ class _Peer:
     number: int = -1
     have: int = 0
     since: float = 0.0
+    heard: float = 0.0
+    status: dict[str, Any] = field(default_factory=dict)
     left: float = -math.inf
     pending: _Pending | None = None
 
@@ -211,9 +212,6 @@ class GrpcServer:
         certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait.
         note: Called with a line when two processes use one key, or a site has to be upgraded.
         watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
-
-    Attributes:
-        status: By node, when it last said how it is, and what it said; it may have said anything.
     """
 
     def __init__(
@@ -228,10 +226,9 @@ class GrpcServer:
         self.listen, self.registered, self.certify, self.note, self.watch = listen, registered, certify, note, watch
         self.port, self._own = 0, credentials
         self._lock = threading.Lock()
-        self._peers: defaultdict[Node, _Peer] = defaultdict(_Peer)
+        self._peers: defaultdict[Node, Peer] = defaultdict(Peer)
         self._numbers = secrets.randbits(52)  # so that no request has the number of another server's
         self._noted: set[tuple[Node, str]] = set()
-        self.status: dict[Node, tuple[float, dict[str, Any]]] = {}
 
     def __enter__(self) -> "GrpcServer":
         self._grpc = grpc.server(ThreadPoolExecutor(MOST_SITES), options=OPTIONS)
@@ -265,10 +262,10 @@ class GrpcServer:
         with self._lock:
             return {node for node, peer in self._peers.items() if peer.known}
 
-    def since(self) -> dict[Node, float]:
-        """The nodes that are connected, and since when."""
+    def here(self) -> dict[Node, Peer]:
+        """Sites that are connected."""
         with self._lock:
-            return {node: peer.since for node, peer in self._peers.items() if peer.out is not None}
+            return {node: peer for node, peer in self._peers.items() if peer.out is not None}
 
     def drop(self, node: Node) -> None:
         """End a node's connection; it does not come back."""
@@ -330,6 +327,10 @@ class GrpcServer:
             peer.ask()
             return peer.out
 
+    def tells(self, node: Node, status: dict[str, Any]) -> None:
+        """Keep what a site says of itself."""
+        self._peers[node].heard, self._peers[node].status = time.time(), status
+
     def leave(self, node: Node, out: Outgoing) -> None:
         """Forget a connection; its node may come back."""
         with self._lock:
@@ -381,7 +382,7 @@ class GrpcServer:
                 "two; if not, remove it and invite it anew",
             )
             abort(grpc.StatusCode.ALREADY_EXISTS, "another process takes part with this client's key")
-        self.status[node] = time.time(), first["status"]
+        self.tells(node, first["status"])
         context.add_callback(lambda: out.put(None))
         threading.Thread(target=self._receive, args=(node, out, incoming), daemon=True).start()
         try:
@@ -395,7 +396,7 @@ class GrpcServer:
         with suppress(WireError, grpc.RpcError):
             for message in incoming:
                 if message[:1] == b"s":
-                    self.status[node] = time.time(), _read(message)
+                    self.tells(node, _read(message))
                 else:
                     self.take(node, out, message)
         out.put(None)

@@ -26,7 +26,7 @@ from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
-from unskew.deploy.settings import EXPERIMENT, Address, text_of
+from unskew.deploy.settings import EXPERIMENT, address, text_of
 from unskew.errors import DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
@@ -34,6 +34,7 @@ from unskew.runtime.log import printable
 from unskew.runtime.policy import ServerConfig
 
 if TYPE_CHECKING:
+    from unskew.deploy.channel import Peer
     from unskew.experiment.config import Experiment
 
 DATABASE = "federation.sqlite"
@@ -78,7 +79,8 @@ class FederationFolder:
         cls,
         folder: Path,
         name: str,
-        reached: Address,
+        host: str,
+        port: int,
         listen: str,
         names: Sequence[str] = (),
         days: float = certificates.LEAF.days,
@@ -88,7 +90,7 @@ class FederationFolder:
         Args:
             folder: A new folder; only its owner can enter it.
             name: Name of the federation.
-            reached: Address at which sites reach the server.
+            host, port: Where sites reach the server.
             listen: Address at which it listens, on the same port.
             names: More host names and addresses under which the server is reached.
             days: Days for which certificates of server and sites are valid; they are renewed in time.
@@ -101,10 +103,10 @@ class FederationFolder:
         with temporary_folder(folder) as new:
             who = certificates.authority(name)
             certificates.save_authority(who, make_private(new / "authority"))
-            certificates.issue_server(who, [reached.host, *names], new / "authority", timedelta(days=days))
+            certificates.issue_server(who, [host, *names], new / "authority", timedelta(days=days))
             with closing(sqlite3.connect(new / DATABASE)) as db, db:
                 db.executescript(_TABLES)
-                about = (name, reached.host, reached.port, listen, json.dumps([reached.host, *names]), days)
+                about = (name, host, port, listen, json.dumps([host, *names]), days)
                 db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
             if folder.exists():
                 folder.rmdir()
@@ -154,12 +156,6 @@ class FederationFolder:
         """Name, host, port, listen, the server's names as JSON, days for which certificates are valid."""
         (row,) = self.rows("SELECT * FROM federation")
         return row
-
-    @property
-    def reached(self) -> Address:
-        """Address at which sites reach the server."""
-        about = self.about
-        return Address(about["host"], about["port"])
 
     @property
     def authority(self) -> Authority:
@@ -230,7 +226,7 @@ class FederationFolder:
             DeployError: If one is a member already, or cannot be called so.
         """
         tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
-        reached = self.reached.host, self.reached.port
+        reached = self.about["host"], self.about["port"]
         for name in names:
             checked_name(name, "a site")
             key, certificate = certificates.invitation(who, name, timedelta(hours=hours) + GRACE)
@@ -332,15 +328,14 @@ class FederationFolder:
         """Sites that are not removed, in their order."""
         return self.rows("SELECT * FROM sites WHERE state != 'removed' ORDER BY id")
 
-    def saw(self, since: Mapping[Node, float], statuses: Mapping[Node, tuple[float, Row]]) -> None:
-        """Keep since when sites are connected, and what they say of themselves."""
+    def saw(self, here: Mapping[Node, "Peer"]) -> None:
+        """Keep since when sites are connected, and what they say of themselves: numbers and short texts."""
         with self.change() as db:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
-            for node, at in since.items():
-                _put(db, "sites", node, since=at, seen=time.time())
-            for node, (_, how) in statuses.items():  # it may say anything: numbers and short texts are kept
-                disk = how["disk"] if type(how.get("disk")) is int else None
-                _put(db, "sites", node, version=printable(str(how.get("library")), 200), free_bytes=disk)
+            for node, peer in here.items():
+                disk, version = peer.status.get("disk"), printable(str(peer.status.get("library")), 200)
+                own = {"version": version, "free_bytes": disk if type(disk) is int else None}
+                _put(db, "sites", node, since=peer.since, seen=time.time(), **own)
 
     # ------------------------------------------------------------ experiments
     def queue(self, experiment: "Experiment", options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
@@ -487,9 +482,10 @@ class FederationFolder:
             site["since"] = site["since"] if served else None
             ends = site.pop("ends")
             site["certificate_days"] = None if ends is None else int((ends - now) // 86_400)
+        about = self.about
         return {
-            "federation": self.about["name"],
-            "server": str(self.reached),
+            "federation": about["name"],
+            "server": address(about["host"], about["port"]),
             "serving": served,
             "certificate_days": int(certificates.days(self.keys / "server.crt") // 1),
             "authority_days": int(certificates.days(self.keys / "ca.crt") // 1),

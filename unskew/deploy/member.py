@@ -13,7 +13,7 @@ from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, ends
 from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.offers import MOST, Offer
-from unskew.deploy.settings import EXPERIMENT, Address, Site, read_rules, read_settings, text_of
+from unskew.deploy.settings import EXPERIMENT, Site, read_rules, read_settings, text_of
 from unskew.deploy.site import OFFER, OFFERS, OUTCOME, admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import DataError, DeployError, UnskewError, WireError, noted, shown
@@ -60,7 +60,7 @@ class Resident:
             request = certificates.request(certificates.load_key(self.folder / "site.key"))
             try:
                 own = credentials(self.folder, "site")
-                certificates.accept(self.folder, certify(str(Address(self.site.host, self.site.port)), own, request))
+                certificates.accept(self.folder, certify(self.site.server, own, request))
                 self.say("the site has a new certificate")
             except DeployError as error:
                 at = certificates.load(self.folder / "site.crt").not_valid_after_utc
@@ -179,7 +179,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         KeyboardInterrupt: When it is stopped.
     """
     site = read_settings(folder / "site.toml", Site)
-    at, trusted = Address(site.host, site.port), list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
+    at, trusted = site.server, list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
     expected = read_rules(site).policy.coordinator
     if expected is not None and "".join(expected.lower().split()) not in (one.replace(" ", "") for one in trusted):
         raise DeployError(
@@ -190,7 +190,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         if status_port is not None:
             open.enter_context(serving(resident.vitals, lambda: resident.away, status_port))
         say(f"{site.name}: the server's authority is {' or '.join(trusted)}; compare it by telephone")
-        connection = Connection(str(at), lambda: credentials(folder, "site"), resident.answer, resident.status)
+        connection = Connection(at, lambda: credentials(folder, "site"), resident.answer, resident.status)
         invited = (folder / "invitation.crt").exists
         if not invited():
             certificates.check(folder, "site")
@@ -198,7 +198,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         def take_part() -> None:
             if invited():
                 own = credentials(folder, "invitation")
-                if not admit(folder, lambda request: certify(str(at), own, request)):
+                if not admit(folder, lambda request: certify(at, own, request)):
                     raise Away("the coordinator has yet to approve this site")
             connection.serve()
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from unskew.deploy import certificates, server
-from unskew.deploy.channel import Credentials, GrpcServer, Node, credentials
+from unskew.deploy.channel import Credentials, GrpcServer, Node, Peer, credentials
 from unskew.deploy.federation import FederationFolder, Row
-from unskew.deploy.settings import Address
+from unskew.deploy.settings import address
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import RunError, UnskewError, WireError
 from unskew.protocol import ClientId
@@ -60,19 +60,18 @@ class Watch:
             return
         self._looked = now
         self.look()
-        here, present = self.hub.since(), self.federation.present()
-        members = {site["id"] for site in present if site["state"] == "member"}
+        here, members = self.hub.here(), {s["id"] for s in self.federation.present() if s["state"] == "member"}
         for node in here.keys() - members:
             self.hub.drop(node)
         if now - self._saw > SEEN_S or here.keys() != self._here:
             self._saw, self._here = now, {*here}
             renew(self.federation)
             self.measure(here)
-            self.federation.saw({n: at for n, at in here.items() if n in members}, dict(self.hub.status))
+            self.federation.saw({node: peer for node, peer in here.items() if node in members})
         if self.job is not None and self.federation.experiment(self.job.row["name"])["stop"]:
             raise Stopped("stopped by request")
 
-    def measure(self, here: Mapping[Node, float]) -> None:
+    def measure(self, here: Mapping[Node, Peer]) -> None:
         """Set the numbers that a monitor reads of sites and certificates."""
         self.vitals.connected.set(len(here))
         keys = self.federation.keys
@@ -85,8 +84,8 @@ class Watch:
         for site in self.federation.present():
             if site["ends"] is not None:
                 left[site["name"]] = (site["ends"] - time.time()) / 86_400
-            if site["id"] in self.hub.status:
-                self.vitals.contact.labels(site["name"]).set(self.hub.status[site["id"]][0])
+            if site["id"] in here:
+                self.vitals.contact.labels(site["name"]).set(here[site["id"]].heard)
         for holder, days in left.items():
             self.vitals.certificate.labels(holder).set(days)
 
@@ -184,15 +183,15 @@ def serve(
         return (*credentials(federation.keys, "server")[:2], federation.trusted())
 
     about = federation.about
-    at = Address(listen or about["listen"], about["port"])
+    at = address(listen or about["listen"], about["port"])
     try:
         with ExitStack() as open, locked(federation.folder), stoppable():
             renew(federation)
-            network = open.enter_context(GrpcServer(str(at), own, federation.node, federation.certify, note))
+            network = open.enter_context(GrpcServer(at, own, federation.node, federation.certify, note))
             watch = Watch(federation, network, look)
             if status_port is not None:
                 open.enter_context(serving(watch.vitals, lambda: wrong(federation), status_port))
-            note(f"listening at {at}; sites reach it at {federation.reached}")
+            note(f"listening at {at}; sites reach it at {address(about['host'], about['port'])}")
             row = None
             while row is None or row["name"] != only:
                 watch()

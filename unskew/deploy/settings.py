@@ -3,9 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-from annotated_types import Interval
+from typing import Any, Literal, TypeVar
 
 from unskew import schema
 from unskew.errors import ConfigError, DeployError
@@ -23,20 +21,9 @@ def text_of(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-@dataclass(frozen=True)
-class Address:
-    """Address at which a server listens, or is reached.
-
-    Attributes:
-        host: Host name or IP address.
-        port: The one port of the server.
-    """
-
-    host: str
-    port: Annotated[int, Interval(ge=1, le=65535)]
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+def address(host: str, port: int) -> str:
+    """Where a server listens, or is reached, in one word."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +51,11 @@ class Site:
     name: str = "site"
     host: str = "127.0.0.1"
     port: int = 8443
+
+    @property
+    def server(self) -> str:
+        """Where the federation's server is reached."""
+        return address(self.host, self.port)
 
     @property
     def place(self) -> str | None:
