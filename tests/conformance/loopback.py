@@ -5,7 +5,7 @@ Every message is encoded and decoded on each way, as on a real network.
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from unskew.protocol import ClientId, Me
 from unskew.runtime.client import ClientRuntime, ClientSetup, _StoredAnswer
 from unskew.runtime.in_process import Population
 from unskew.runtime.membership import Membership, layout_hash
-from unskew.runtime.message import AWAY, ClientInfo, Delivery, Envelope, decode, encode
+from unskew.runtime.message import ClientInfo, Envelope, Lost, decode, encode
 from unskew.runtime.network import RemoteClients
 from unskew.runtime.policy import ServerConfig
 from unskew.runtime.round import Driver
@@ -46,30 +46,35 @@ class Loopback:
         self.handlers = handlers
         self.pushed: list[tuple[ClientId, Envelope]] = []
         self.pulled: list[tuple[ClientId, Envelope]] = []
+        self.waiting: dict[ClientId, tuple[Envelope, float]] = {}
         self._random = random.Random(3)
 
     def clients(self) -> set[ClientId]:
         return set(self.handlers)
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        for client in self._random.sample(sorted(envelopes), len(envelopes)):
-            if client not in self.handlers:
-                yield client, Delivery(None, AWAY, sent=False)
-                continue
-            asked = carried(envelopes[client])
+    def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        if client in self.handlers:
+            asked = carried(envelope)
             self.pushed.append((client, asked))
-            try:
-                reply = carried(self.handlers[client](asked))
-            except TimeoutError:
-                yield client, Delivery(None, f"late: no reply within {deadline_s:g} s", late=True)
-                continue
-            except ConnectionError:
-                yield client, Delivery(None, GONE)
-                continue
-            self.pulled.append((client, reply))
-            yield client, Delivery(reply)
+            self.waiting[client] = asked, deadline_s
+        return client in self.handlers
+
+    def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
+        client = self._random.choice(sorted(self.waiting))
+        yield client, self.answer(client, *self.waiting.pop(client))
+
+    def answer(self, client: ClientId, asked: Envelope, deadline_s: float) -> Envelope | Lost:
+        try:
+            reply = carried(self.handlers[client](asked))
+        except TimeoutError:
+            return Lost(f"late: no reply within {deadline_s:g} s", late=True)
+        except ConnectionError:
+            return Lost(GONE)
+        self.pulled.append((client, reply))
+        return reply
+
+    def forget(self, client: ClientId) -> None:
+        self.waiting.pop(client, None)
 
 
 # ---------------------------------------------------------------- the small world, deployed

@@ -1,7 +1,7 @@
 """A federation in one process: its folder, its sites' folders, and a network of calls between them."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.deploy.settings import Site
 from unskew.experiment.config import Experiment
-from unskew.runtime.message import Delivery, Envelope
+from unskew.runtime.message import Envelope, Lost
 
 
 class Memory(Loopback):
@@ -36,11 +36,9 @@ class Memory(Loopback):
         self.dropped.append(node)
         self.handlers.pop(node, None)
 
-    def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
+    def receive(self, seconds: float) -> Iterator[tuple[Node, Envelope | Lost]]:
         self.watch()
-        yield from super().exchange(envelopes, deadline_s, most)
+        return super().receive(seconds)
 
 
 @dataclass

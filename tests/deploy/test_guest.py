@@ -26,7 +26,8 @@ from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment.config import Experiment
 from unskew.ledger import SERVER
 from unskew.record.logs import rows
-from unskew.runtime.message import REPLIES, TOO_LARGE, Envelope, Hello, decode, delivery_of, encode, read, write
+from unskew.runtime.membership import Requests
+from unskew.runtime.message import REPLIES, TOO_LARGE, Envelope, Hello, Lost, decode, encode, read, reply_of, write
 
 Small = Callable[..., Experiment]
 BOTH = (
@@ -104,12 +105,14 @@ def test_what_is_no_message_is_refused_on_both_sides(small: Small) -> None:
     for data in (None, b"", b"\0\0\0\2[]"):
         reply = read(decode(guest.answer(lambda request: guest.opened(offer, 0, Site(), request), data)), REPLIES)
         assert "the action of a message must be one of" in reply.reason
-        assert delivery_of(data, 100).lost.startswith("refused: ")
+        lost = reply_of(data, 100)
+        assert isinstance(lost, Lost)
+        assert lost.reason.startswith("refused: ")
     hello = b"".join(encode(write("hello", Hello("a", "b"))))
-    assert delivery_of(hello, 9).lost == TOO_LARGE
-    came = delivery_of(hello, 1000)
-    assert came.reply is not None
-    assert came.reply.size == len(hello)
+    assert reply_of(hello, 9) == Lost(TOO_LARGE)
+    came = reply_of(hello, 1000)
+    assert isinstance(came, Envelope)
+    assert came.size == len(hello)
 
 
 # ---------------------------------------------------------------- the systems themselves
@@ -133,7 +136,8 @@ def test_a_task_that_fails_or_is_late_is_so_for_its_site_alone() -> None:
 
         def send(self, task: Any, fl_ctx: Any, targets: list[str]) -> None:
             (site,) = targets
-            client_task = SimpleNamespace(result=task.data if site == "echo" else make_reply(ReturnCode.TASK_ABORTED))
+            result = task.data if site == "echo" else make_reply(ReturnCode.TASK_ABORTED)
+            client_task = SimpleNamespace(task=task, result=result)
             if site in ("echo", "fails"):
                 task.result_received_cb(client_task=client_task, fl_ctx=fl_ctx)
                 assert client_task.result is None
@@ -148,15 +152,14 @@ def test_a_task_that_fails_or_is_late_is_so_for_its_site_alone() -> None:
     envelope, abort = Envelope("ask", "{}", (b"abc",)), Signal()
     controller = Controller()
     transport = TaskTransport(controller, ["echo", "fails", "dies", "late"], None, abort)
-    came = dict(transport.exchange(dict.fromkeys(range(4), envelope), 0.3, 1000))
-    assert came[0].reply is not None
-    assert came[0].reply.parts == (b"abc",)
-    assert [came[node].lost.partition(":")[0] for node in (1, 2, 3)] == ["client error", "client lost", "late"]
-    assert [came[node].late for node in range(4)] == [False, False, False, True]
+    came: dict[int, Any] = Requests(transport).exchange(dict.fromkeys(range(4), envelope), 0.3, 1000)
+    assert came[0].parts == (b"abc",)
+    assert [came[node].reason.partition(":")[0] for node in (1, 2, 3)] == ["client error", "client lost", "late"]
+    assert [came[node].late for node in (1, 2, 3)] == [False, False, True]
     assert controller.cancelled == 1
     abort.trigger(True)
     with pytest.raises(RunError, match="the job was aborted"):
-        list(transport.exchange({3: envelope}, 5.0, 1000))
+        Requests(transport).exchange({3: envelope}, 5.0, 1000)
     assert controller.cancelled == 2
 
 

@@ -7,7 +7,7 @@ import queue
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,8 +37,8 @@ from unskew.runtime.message import (
     REPLIES,
     REQUESTS,
     ClientInfo,
-    Delivery,
     Envelope,
+    Lost,
     StepRequest,
     read,
     write,
@@ -205,18 +205,18 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
     state = there.runtime.start()
     state, _ = there.runtime.round(state, 1)
     saved, known = wire.encode(state), there.runtime.memory.at(1)
-    exchange, left = there.grid.exchange, iter(range(after))
+    answer, left = there.grid.answer, iter(range(after))
 
     def killed(*args: Any) -> Any:
-        for delivery in exchange(*args):
-            if next(left, None) is None:
-                raise Killed
-            yield delivery
+        came = answer(*args)
+        if next(left, None) is None:
+            raise Killed
+        return came
 
-    there.grid.exchange = killed  # type: ignore[method-assign]
+    there.grid.answer = killed  # type: ignore[method-assign]
     with pytest.raises(Killed):
         there.runtime.round(there.runtime.round(state, 2)[0], 3)
-    there.grid.exchange = exchange  # type: ignore[method-assign]
+    there.grid.answer = answer  # type: ignore[method-assign]
     there.runtime = there.start_server()
     there.runtime.memory = Memory(1, known)
     state = wire.decode(saved, wire.state_type(there.method))
@@ -453,15 +453,21 @@ class Introductions:
 
     def __init__(self) -> None:
         self.infos: dict[int, ClientInfo] = {}
+        self.greeted: list[int] = []
 
     def clients(self) -> set[int]:
         return set(self.infos)
 
-    def exchange(
-        self, envelopes: Mapping[int, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[int, Delivery]]:
-        for node in envelopes:
-            yield node, Delivery(write("hello", self.infos[node]))
+    def send(self, client: int, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        self.greeted.append(client)
+        return True
+
+    def receive(self, seconds: float) -> Iterator[tuple[int, Envelope]]:
+        client = self.greeted.pop(0)
+        yield client, write("hello", self.infos[client])
+
+    def forget(self, client: int) -> None:
+        raise AssertionError
 
 
 HONEST = {"columns": "age", "images": "floats 1 x 8 x 8", "scale": 1}
@@ -512,18 +518,20 @@ def test_clients_whose_data_are_not_of_the_kind_that_is_asked_for_are_sent_away(
 class SideBySide(Loopback):
     """Each node answers when it is done."""
 
-    def exchange(
-        self, envelopes: Mapping[int, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[int, Delivery]]:
-        done: queue.SimpleQueue[tuple[int, Delivery]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Any, Envelope | Lost]] = queue.SimpleQueue()
 
-        def ask(node: int) -> None:
-            done.put(next(super(SideBySide, self).exchange({node: envelopes[node]}, deadline_s, most)))
+    def send(self, client: int, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        sent, mine = super().send(client, envelope, deadline_s, most), self.waiting[client]
+        answering = threading.Thread(target=lambda: self.done.put((client, mine, self.answer(client, *mine))))
+        answering.daemon = True
+        answering.start()
+        return sent
 
-        for node in envelopes:
-            threading.Thread(target=ask, args=(node,), daemon=True).start()
-        for _ in envelopes:
-            yield done.get()
+    def receive(self, seconds: float) -> Iterator[tuple[int, Envelope | Lost]]:
+        client, of, reply = self.done.get()
+        if self.waiting.get(client) is of:
+            del self.waiting[client]
+            yield client, reply
 
 
 @dataclasses.dataclass(frozen=True)

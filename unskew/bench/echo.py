@@ -16,13 +16,12 @@ from unskew.bench.systems import PLACE, processes_of
 
 PLAN, TIMED = "plan.json", "timed.json"
 LIMIT_S, LOOK_S = 240.0, 0.5
-MARGIN = 1 << 20
-"""Bytes that a reply may have beyond its payload."""
 
 
 def timed(transport: Any) -> None:
     """Time exchanges of the sizes that the plan names with all sites; seconds, CPU and memory go into a file."""
     from unskew.files import write_atomically
+    from unskew.runtime.membership import Requests
     from unskew.runtime.message import Envelope
 
     place = Path(os.environ[PLACE])
@@ -32,7 +31,7 @@ def timed(transport: Any) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"{len(nodes)} of {plan['sites']} sites are there")
         time.sleep(LOOK_S)
-    results = []
+    results, requests = [], Requests(transport)
     for size in plan["bytes"]:
         body, seconds, busy = os.urandom(size), [], 0.0
         envelopes = dict.fromkeys(nodes, Envelope("echo", "{}", (body,)))
@@ -41,11 +40,10 @@ def timed(transport: Any) -> None:
             if turn == 1:  # the first is to warm up
                 busy = sum(map(_cpu_s, processes_of(place)))
             began = time.perf_counter()
-            came = dict(transport.exchange(envelopes, LIMIT_S, size + MARGIN))
+            came = requests.exchange(envelopes, LIMIT_S, 2 * size)
             seconds.append(time.perf_counter() - began)
-            for node, delivery in came.items():
-                if delivery.reply is None or delivery.reply.parts != (body,):
-                    raise AssertionError(f"node {node} did not send back what it got: {delivery.lost}")
+            if any(getattr(reply, "parts", ()) != (body,) for reply in came.values()):
+                raise AssertionError(f"not every site has sent back what it got: {came}")
         busy = sum(map(_cpu_s, processes_of(place))) - busy
         results.append({"seconds": seconds[1:], "cpu": busy / plan["turns"], "memory": memory.end()})
     write_atomically(place / TIMED, json.dumps(results))

@@ -15,8 +15,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 def answer(message: Message, context: Context) -> Message:
     """Send it back, with this site's number."""
-    number = "partition-id"
-    message.content[number] = ConfigRecord({number: context.node_config[number]})
+    message.content["partition-id"] = ConfigRecord({"partition-id": context.node_config["partition-id"]})
     return Message(message.content, reply_to=message)
 
 

@@ -371,23 +371,14 @@ def jobs(as_json: AsJson = False, folder: Folder = HERE) -> None:
     print_jobs(rows)
 
 
-def _table(title: str, columns: dict[str, Callable[[dict[str, Any]], object]], rows: Any, words: list[int]) -> None:
-    """Print rows as cells that say what each column reads of them, empty where there is nothing."""
-    cells = [tuple("" if (cell := read(row)) is None else str(cell) for read in columns.values()) for row in rows]
-    print_table(title, [*columns], cells, words=words)
-
-
 def print_jobs(rows: list[dict[str, Any]]) -> None:
     """Print a table of experiments."""
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "experiment": lambda e: e["name"],
-        "state": lambda e: f"{e['state']}: {e['reason']}" if e["reason"] else e["state"],
-        "round": lambda e: f"{e['round'] or 0}/{e['rounds']}",
-        "began": lambda e: moment(e["began"]),
-        "ended": lambda e: moment(e["ended"]),
-        "sites": lambda e: ", ".join(f"{site} {state}" for site, state in e["sites"].items()),
-    }
-    _table("experiments", columns, rows, [1, 3, 4, 5])
+    cells = []
+    for e in rows:
+        state, sites = e["state"], ", ".join(f"{site} {answer}" for site, answer in e["sites"].items())
+        state += f": {e['reason']}" if e["reason"] else ""
+        cells.append((e["name"], state, f"{e['round']}/{e['rounds']}", moment(e["began"]), moment(e["ended"]), sites))
+    print_table("experiments", ["experiment", "state", "round", "began", "ended", "sites"], cells, words=[1, 3, 4, 5])
 
 
 def moment(at: float | None) -> str:
@@ -424,17 +415,14 @@ def _print_status(now: dict[str, Any]) -> None:
     serving = f"serving at {now['server']}" if now["serving"] else "no server runs"
     days = "{certificate_days} days of its certificate are left, {authority_days} of the authority's".format(**now)
     print(f"{now['federation']}: {serving}; {days}")
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "site": lambda s: s["site"],
-        "state": lambda s: s["state"],
-        "here since": lambda s: moment(s["since"]) or "away",
-        "seen": lambda s: moment(s["seen"]),
-        "version": lambda s: s["version"],
-        "free": lambda s: size(s["free_bytes"]),
-        "days": lambda s: s["certificate_days"],
-        "last error": lambda s: f"{moment(s['error_at'])} {s['error']}".strip() if s["error"] else "",
-    }
-    _table("sites", columns, now["sites"], [1, 2, 3, 4, 7])
+    cells = []
+    for s in now["sites"]:
+        error = f"{moment(s['error_at'])} {s['error']}" if s["error"] else ""
+        contact = moment(s["since"]) or "away", moment(s["seen"])
+        left = "" if s["certificate_days"] is None else str(s["certificate_days"])
+        cells.append((s["site"], s["state"], *contact, s["version"] or "", size(s["free_bytes"]), left, error))
+    head = ["site", "state", "here since", "seen", "version", "free", "days", "last error"]
+    print_table("sites", head, cells, words=[1, 2, 3, 4, 7])
     if now["experiments"]:
         print_jobs(now["experiments"])
 

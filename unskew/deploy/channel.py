@@ -21,7 +21,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,13 +36,12 @@ from unskew.runtime.log import printable
 from unskew.runtime.message import (
     PROTOCOL,
     TOO_LARGE,
-    Delivery,
     Envelope,
+    Lost,
     answer_to,
-    delivery_of,
     encode,
-    exchanged,
     other_protocol,
+    reply_of,
 )
 from unskew.version import __version__
 
@@ -150,9 +149,9 @@ class _Pending:
     number: int
     pieces: tuple[bytes, ...]
     most: int
-    done: "queue.SimpleQueue[tuple[Node, Delivery]]"
     reply: Arriving = field(default_factory=Arriving)
     sent: bool = False
+    whole: bool = False
 
 
 Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
@@ -190,7 +189,7 @@ class Peer:
 
     def ask(self) -> None:
         """Send what it lacks of the request that is pending, and say what is here of its reply."""
-        if self.out is None or self.pending is None:
+        if self.out is None or self.pending is None or self.pending.whole:
             return
         pending, same = self.pending, self.number == self.pending.number
         if not same:  # another process of the client, which knows nothing of an earlier reply
@@ -203,7 +202,7 @@ class Peer:
 class GrpcServer:
     """Gives requests to nodes and takes one reply to each; it listens as long as the `with` block goes on.
 
-    The plan's thread calls `clients` and `exchange`; each connection has two threads of its own.
+    The plan's thread calls `clients`, `send`, `receive` and `forget`; each connection has two threads of its own.
 
     Args:
         listen: "host:port"; port 0 takes a free one, which `port` then says.
@@ -227,6 +226,7 @@ class GrpcServer:
         self.port, self._own = 0, credentials
         self._lock = threading.Lock()
         self._peers: defaultdict[Node, Peer] = defaultdict(Peer)
+        self._done: queue.SimpleQueue[tuple[Node, _Pending, Envelope | Lost]] = queue.SimpleQueue()
         self._numbers = secrets.randbits(52)  # so that no request has the number of another server's
         self._noted: set[tuple[Node, str]] = set()
 
@@ -275,43 +275,34 @@ class GrpcServer:
                 peer.out.put(None)
             peer.out, peer.left = None, -math.inf
 
-    def exchange(
-        self, envelopes: Mapping[Node, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[Node, Delivery]]:
-        """Send all envelopes together; yield each node's delivery as it comes, of at most `most` bytes."""
-        done: queue.SimpleQueue[tuple[Node, Delivery]] = queue.SimpleQueue()
+    def send(self, node: Node, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        """Send a request to a site, now or when it comes back; False if it is gone."""
+        with self._lock:
+            peer = self._peers[node]
+            self._numbers += 1
+            peer.pending = _Pending(self._numbers, encode(envelope), most) if peer.known else None
+            peer.ask()
+            return peer.known
 
-        def send() -> Iterator[Node]:
-            for node, envelope in envelopes.items():
-                with self._lock:
-                    self._numbers += 1
-                    peer = self._peers[node]
-                    peer.pending = _Pending(self._numbers, encode(envelope), most, done)
-                    peer.ask()
-                    away = not peer.known
-                if away:
-                    yield node
+    def receive(self, seconds: float) -> Iterator[tuple[Node, Envelope | Lost]]:
+        """Replies that have come, of at most so many bytes each as was allowed, and sites that are gone."""
+        self.watch()
+        with suppress(queue.Empty):
+            node, pending, came = self._done.get(timeout=min(seconds, LOOK_S))
+            if self._peers[node].pending is pending:
+                self.forget(node)
+                yield node, came
+            return
+        with self._lock:
+            asked = {node: peer.pending for node, peer in self._peers.items() if peer.pending and not peer.known}
+        for node, pending in asked.items():
+            self.forget(node)
+            yield node, Lost(GONE, sent=pending.sent)
 
-        def look(seconds: float) -> Iterator[tuple[Node, Delivery]]:
-            self.watch()
-            with suppress(queue.Empty):
-                yield done.get(timeout=min(seconds, LOOK_S))
-                return
-            with self._lock:
-                gone = [(node, pending.sent) for node, pending in mine() if not self._peers[node].known]
-            for node, sent in gone:
-                yield node, Delivery(None, GONE, sent=sent)
-
-        def mine() -> list[tuple[Node, _Pending]]:
-            both = ((node, self._peers[node].pending) for node in envelopes)
-            return [(node, pending) for node, pending in both if pending is not None and pending.done is done]
-
-        try:
-            yield from exchanged(envelopes, deadline_s, send(), look)
-        finally:
-            with self._lock:
-                for node, _ in mine():
-                    self._peers[node].pending = None
+    def forget(self, node: Node) -> None:
+        """Wait for a site's reply no longer."""
+        with self._lock:
+            self._peers[node].pending = None
 
     # ------------------------------------------------------------ a connection's threads
     def join(self, node: Node, process: str, number: int, have: int) -> Outgoing | None:
@@ -347,7 +338,7 @@ class GrpcServer:
         with self._lock:
             peer = self._peers[node]
             pending = peer.pending
-            if pending is None or peer.out is not out:
+            if pending is None or pending.whole or peer.out is not out:
                 return  # nobody waits for it any more
             if head is not None:
                 if head["number"] != pending.number:
@@ -357,8 +348,8 @@ class GrpcServer:
                     return
             elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
                 return
-            peer.pending = None
-        pending.done.put((node, delivery_of(pending.reply.data) if head is None else Delivery(None, TOO_LARGE)))
+            pending.whole = True
+        self._done.put((node, pending, reply_of(pending.reply.data) if head is None else Lost(TOO_LARGE)))
 
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""

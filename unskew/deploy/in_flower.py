@@ -11,9 +11,8 @@ the site's data anew; what a site remembers is in files.  One message carries on
 Flower knows the sites, and their numbers are what they say.  A reply is in memory before its size is looked at.
 """
 
-import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from unskew.experiment.config import Experiment
 from unskew.protocol import ClientId
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.log import log, printable, show
-from unskew.runtime.message import Delivery, Envelope, delivery_of, encode, exchanged
+from unskew.runtime.message import Envelope, Lost, encode, reply_of
 
 LOOK_S = 0.15
 MARGIN_S = 60.0
@@ -85,6 +84,7 @@ class GridTransport:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._numbers: dict[int, ClientId] = {}  # by node
+        self._waiting: dict[str, tuple[ClientId, int]] = {}  # by message
 
     def clients(self) -> set[ClientId]:
         """Clients that are connected, as far as Flower knows: one that died is listed for up to a minute."""
@@ -98,48 +98,44 @@ class GridTransport:
                 log(f"Flower's node {node} is client {self._numbers[node]}")
         return {*self._numbers.values()}
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send all envelopes together; yield each client's delivery as it comes, of at most `most` bytes."""
-        waiting: dict[str, ClientId] = {}
+    def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        """Push a request."""
+        node = next(node for node, number in self._numbers.items() if number == client)
+        pushed = _message(node, b"".join(encode(envelope)), deadline_s + MARGIN_S)
+        (identity,) = self.grid.push_messages([pushed])
+        if identity:  # a request that is too large has none
+            self._waiting[identity] = client, most
+        return bool(identity)
 
-        def send() -> Iterator[ClientId]:
-            nodes, ttl = {client: node for node, client in self._numbers.items()}, deadline_s + MARGIN_S
-            pushed = [_message(nodes[client], b"".join(encode(e)), ttl) for client, e in envelopes.items()]
-            # Where all together are too large, no identity comes back at all.
-            identities = itertools.chain(self.grid.push_messages(pushed), itertools.repeat(""))
-            for client, identity in zip(envelopes, identities, strict=False):
-                if identity:
-                    waiting[identity] = client
-                else:
-                    yield client
+    def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
+        """Pull replies; one that is larger than it may be is dropped."""
+        try:
+            replies = list(self.grid.pull_messages(list(self._waiting)))
+        except Exception as error:  # its errors have no common class; replies may come at the next look
+            log(f"Flower hands out no replies for now ({type(error).__name__})")
+            replies = []
+        for reply in replies:
+            if (waiting := self._waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                client, most = waiting
+                yield client, _reply(reply, most)
+        if not replies:
+            time.sleep(min(LOOK_S, seconds))
 
-        def look(seconds: float) -> Iterator[tuple[ClientId, Delivery]]:
-            try:
-                replies = list(self.grid.pull_messages(list(waiting)))
-            except Exception as error:  # its errors have no common class; replies may come at the next look
-                log(f"Flower hands out no replies for now ({type(error).__name__})")
-                replies = []
-            for reply in replies:
-                if (client := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                    yield client, _delivery(reply, most)
-            if not replies:
-                time.sleep(min(LOOK_S, seconds))
-
-        return exchanged(envelopes, deadline_s, send(), look)
+    def forget(self, client: ClientId) -> None:
+        """Look for a client's reply no longer."""
+        self._waiting = {identity: waiting for identity, waiting in self._waiting.items() if waiting[0] != client}
 
 
 def _message(node: int, data: bytes, ttl: float) -> Message:
     return Message(content_of(data), dst_node_id=node, message_type="query", ttl=ttl)
 
 
-def _delivery(reply: Message, most: int) -> Delivery:
+def _reply(reply: Message, most: int) -> Envelope | Lost:
     if not reply.has_error():
-        return delivery_of(data_in(reply), most)
+        return reply_of(data_in(reply), most)
     code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
     kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
-    return Delivery(None, f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)
+    return Lost(f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)
 
 
 server_app = ServerApp()

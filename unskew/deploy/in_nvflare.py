@@ -15,7 +15,7 @@ import functools
 import json
 import math
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.protocol import ClientId
 from unskew.runtime.client import ClientRuntime
-from unskew.runtime.message import Delivery, Envelope, delivery_of, encode, exchanged
+from unskew.runtime.message import Envelope, Lost, encode, reply_of
 
-TASK, ENVELOPE, SETTINGS = "unskew", "envelope", "unskew.toml"
+TASK, ENVELOPE, MOST, SETTINGS = "unskew", "envelope", "most", "unskew.toml"
 LOOK_S = 0.1
 """Pause between two looks of a site for a task, and of the server at its tasks, seconds."""
 
@@ -75,6 +75,8 @@ class TaskTransport:
 
     def __init__(self, controller: Any, sites: Sequence[str], fl_ctx: Any, abort: Any) -> None:
         self.controller, self.sites, self.fl_ctx, self.abort = controller, sites, fl_ctx, abort
+        self._tasks: dict[ClientId, Any] = {}
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def clients(self) -> set[ClientId]:
         """Places in the list of the sites whose process for this job is alive, as far as NVFlare knows."""
@@ -83,58 +85,51 @@ class TaskTransport:
         gone = self.controller.get_client_disconnect_time
         return {client for client, name in enumerate(self.sites) if name in here and gone(name) is None}
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send all envelopes together; yield each client's delivery as it comes, of at most `most` bytes."""
-        done: queue.SimpleQueue[tuple[ClientId, Any]] = queue.SimpleQueue()
-        tasks: dict[ClientId, Task] = {}
+    def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        """Give a site a task."""
+        self._tasks[client] = Task(
+            TASK,
+            Shareable({ENVELOPE: b"".join(encode(envelope))}),
+            props={MOST: most},
+            timeout=math.ceil(deadline_s),
+            result_received_cb=functools.partial(self._received, client),
+            task_done_cb=functools.partial(self._ended, client),
+        )
+        self.controller.send(self._tasks[client], self.fl_ctx, targets=[self.sites[client]])
+        return True
 
-        def send() -> tuple[ClientId, ...]:
-            for client, envelope in envelopes.items():
-                tasks[client] = Task(
-                    TASK,
-                    Shareable({ENVELOPE: b"".join(encode(envelope))}),
-                    timeout=math.ceil(deadline_s),
-                    result_received_cb=functools.partial(_received, done, client),
-                    task_done_cb=functools.partial(_ended, done, client),
-                )
-                self.controller.send(tasks[client], self.fl_ctx, targets=[self.sites[client]])
-            return ()
+    def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
+        """Results that have come, and tasks that have ended without one."""
+        self._check()
+        with suppress(queue.Empty):
+            client, task, result = self._done.get(timeout=min(seconds, LOOK_S))
+            if client in self._tasks and self._tasks[client] is task:  # the end of a task that was answered comes, too
+                del self._tasks[client]
+                yield client, _reply(result, task.props[MOST])
 
-        def look(seconds: float) -> Iterator[tuple[ClientId, Delivery]]:
-            self._check()
-            with suppress(queue.Empty):
-                client, result = done.get(timeout=min(seconds, LOOK_S))
-                tasks.pop(client, None)  # the end of a task that was answered comes, too
-                yield client, _delivery(result, most)
+    def forget(self, client: ClientId) -> None:
+        """Take a site's task away."""
+        if (task := self._tasks.pop(client, None)) is not None:
+            self.controller.cancel_task(task)
 
-        try:
-            yield from exchanged(envelopes, deadline_s, send(), look)
-        finally:
-            for task in tasks.values():
-                self.controller.cancel_task(task)
+    def _received(self, client: ClientId, client_task: Any, fl_ctx: Any) -> None:
+        self._done.put((client, client_task.task, client_task.result))
+        client_task.result = None  # else NVFlare keeps it until its task is taken away
+
+    def _ended(self, client: ClientId, task: Any, fl_ctx: Any) -> None:
+        self._done.put((client, task, task.completion_status))
 
     def _check(self) -> None:
         if self.abort.triggered:
             raise RunError("the job was aborted; submit it again to go on with its run")
 
 
-def _received(done: Any, client: ClientId, client_task: Any, fl_ctx: Any) -> None:
-    done.put((client, client_task.result))
-    client_task.result = None  # else NVFlare keeps it until its task is taken away
-
-
-def _ended(done: Any, client: ClientId, task: Any, fl_ctx: Any) -> None:
-    done.put((client, task.completion_status))
-
-
-def _delivery(result: Any, most: int) -> Delivery:
+def _reply(result: Any, most: int) -> Envelope | Lost:
     if not isinstance(result, Shareable):
-        return Delivery(None, f"client lost: NVFlare has ended its task ({result})")
+        return Lost(f"client lost: NVFlare has ended its task ({result})")
     if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
-        return Delivery(None, f"client error: NVFlare returns {code}; the site's own log has more")
-    return delivery_of(result.get(ENVELOPE), most)
+        return Lost(f"client error: NVFlare returns {code}; the site's own log has more")
+    return reply_of(result.get(ENVELOPE), most)
 
 
 class PlanController(Controller):  # type: ignore[misc]

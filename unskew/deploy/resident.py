@@ -19,7 +19,7 @@ from unskew.run.cell import Cell
 from unskew.run.folder import locked
 from unskew.run.loop import Interrupted
 from unskew.runtime.log import printable, warn
-from unskew.runtime.message import REPLIES, Delivery, Envelope, read
+from unskew.runtime.message import REPLIES, Envelope, Lost, read
 from unskew.signals import stoppable
 from unskew.words import with_names
 
@@ -106,6 +106,7 @@ class RunningJob(server.LogCallback):
         self.members = {client for client, node in enumerate(self._nodes) if node in here}
         self.names = tuple(site["name"] for site in sites)
         super().__init__(lambda text: say(with_names(text, self.names)))
+        self._asked: dict[ClientId, str] = {}
         self._ended, self._shown = time.monotonic(), 0.0
 
     def clients(self) -> set[ClientId]:
@@ -113,30 +114,37 @@ class RunningJob(server.LogCallback):
         here = self.watch.hub.clients()
         return {client for client in self.members if self._nodes[client] in here}
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send all envelopes together; yield each client's delivery as it comes."""
-        asked = {}
-        for client, envelope in envelopes.items():
-            if envelope.action == "hello":
-                envelope = replace(envelope, parts=self._offers[client])
-            asked[self._nodes[client]] = envelope
-        for node, delivery in self.watch.hub.exchange(asked, deadline_s, most):
-            client = self._nodes.index(node)
-            self.vitals.bytes.labels("down").inc(asked[node].size if delivery.sent else 0)
-            self.vitals.bytes.labels("up").inc(delivery.reply.size if delivery.reply else 0)
-            self.vitals.failures.labels(self.names[client]).inc(delivery.reply is None)
-            reason = delivery.lost
-            with suppress(WireError):
-                if delivery.reply is not None and delivery.reply.action in ("refused", "waiting"):
-                    reason = printable(read(delivery.reply, REPLIES).reason)
-            if delivery.reply is not None and asked[node].action == "hello":
-                state = {"hello": "accepted", "waiting": "waits"}.get(delivery.reply.action, "refused")
-                self.federation.answered(self.row, node, state, reason)
-            elif reason:
+    def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        """Send a request to a client's site; a greeting carries the experiment."""
+        if envelope.action == "hello":
+            envelope = replace(envelope, parts=self._offers[client])
+        if sent := self.watch.hub.send(self._nodes[client], envelope, deadline_s, most):
+            self._asked[client] = envelope.action
+            self.vitals.bytes.labels("down").inc(envelope.size)
+        return sent
+
+    def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
+        """Replies that have come, or why there is none; what a site refuses is kept beside it."""
+        for node, came in self.watch.hub.receive(seconds):
+            client, reason = self._nodes.index(node), ""
+            if isinstance(came, Lost):
+                reason = came.reason
+                self.vitals.failures.labels(self.names[client]).inc()
+            else:
+                self.vitals.bytes.labels("up").inc(came.size)
+                with suppress(WireError):
+                    reason = printable(read(came, REPLIES).reason) if came.action in ("refused", "waiting") else ""
+                if self._asked[client] == "hello":
+                    state = {"hello": "accepted", "waiting": "waits"}.get(came.action, "refused")
+                    self.federation.answered(self.row, node, state, reason)
+                    reason = ""
+            if reason:
                 self.federation.put("sites", node, error=printable(reason), error_at=time.time())
-            yield client, delivery
+            yield client, came
+
+    def forget(self, client: ClientId) -> None:
+        """Wait for a client's reply no longer."""
+        self.watch.hub.forget(self._nodes[client])
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""

@@ -182,14 +182,13 @@ def _undefined(record: Record) -> str:
     """A sentence on metrics that were asked for and have no number, so that no table has them."""
     known = {*record.frame.names()}
     missing = [m.name for m in record.asked if not {m.shared, m.own} & known]
-    if not missing or _silent(record):
-        return ""
-    return f"{listed(missing)} was not a number (NaN) in any round, so no table has it."
+    nothing = not missing or _silent(record)
+    return "" if nothing else f"{listed(missing)} was not a number (NaN) in any round, so no table has it."
 
 
 def _silent(record: Record) -> bool:
     """True if a run over a network has ended without a metric: noise or their policies let clients send none."""
-    measured = [name for name in record.frame.names() if name != CLOCK and not name.startswith("bytes.")]
+    measured = any(name != CLOCK and not name.startswith("bytes.") for name in record.frame.names())
     return record.deployed and record.summary is not None and not measured
 
 

@@ -9,9 +9,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from unskew.data.inputs import FAR_BEYOND
 from unskew.data.preprocess import ColumnRule, impossible
@@ -22,9 +21,9 @@ from unskew.runtime.message import (
     AWAY,
     REPLIES,
     ClientInfo,
-    Delivery,
     Envelope,
     Hello,
+    Lost,
     Note,
     Refusal,
     Transport,
@@ -93,6 +92,68 @@ def layout_hash(model: Params) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()
 
 
+class Requests:
+    """Requests that are under way on a network, one to a client at most."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self._ends: dict[ClientId, tuple[float, Lost]] = {}  # until when each is waited for, and what becomes of it
+        self._came: dict[ClientId, Envelope | Lost] = {}  # in the order in which they came
+
+    def send(
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int, here: Container[ClientId]
+    ) -> None:
+        """Send each client its envelope, if it is here; its reply has at most `most` bytes."""
+        end = time.monotonic() + deadline_s, Lost(f"late: no reply within {deadline_s:g} s", late=True)
+        self.forget(envelopes)
+        for client, envelope in envelopes.items():
+            if client in here and self.transport.send(client, envelope, deadline_s, most):
+                self._ends[client] = end
+            else:
+                self._came[client] = Lost(AWAY, sent=False)
+
+    def next(self, among: Container[ClientId]) -> tuple[ClientId, Envelope | Lost]:
+        """Wait for the next reply of one of these clients, or until one of them is late."""
+        while (first := next((client for client in self._came if client in among), None)) is None:
+            self._look()
+        return first, self._came.pop(first)
+
+    def settle(self) -> None:
+        """Wait for all replies; `next` has them."""
+        while self._ends:
+            self._look()
+
+    def _look(self) -> None:
+        now, soonest = time.monotonic(), min(end for end, _ in self._ends.values())
+        due = {client: lost for client, (end, lost) in self._ends.items() if end <= now}  # it may have come by now
+        for client, came in self.transport.receive(max(soonest - now, 0.0)):
+            if self._ends.pop(client, None) is not None:
+                self._came[client] = came
+        for client in due.keys() & self._ends.keys():
+            self.forget([client])
+            self._came[client] = due[client]
+
+    def forget(self, clients: Iterable[ClientId]) -> None:
+        """Wait for replies of these clients no longer."""
+        for client in clients:
+            self._came.pop(client, None)
+            if self._ends.pop(client, None) is not None:
+                self.transport.forget(client)
+
+    def exchange(
+        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
+    ) -> dict[ClientId, Envelope | Lost]:
+        """Send all envelopes together, and return all replies, in the order in which they came."""
+        replies: dict[ClientId, Envelope | Lost] = {}
+        try:
+            self.send(envelopes, deadline_s, most, envelopes)
+            while waiting := envelopes.keys() - replies.keys():
+                replies |= [self.next(waiting)]
+        finally:
+            self.forget(envelopes)
+        return replies
+
+
 @dataclass
 class Standing:
     """Where a client stands that is connected.
@@ -102,6 +163,7 @@ class Standing:
         reason: Why it is refused, until it is mended; empty if it is not.
         again: Time from which it is greeted again.
         late: Rounds in a row in which it was late.
+        hurried: True if its last request has another deadline than the deployment's own.
         noted: Reasons for which it takes no part that were noted.
     """
 
@@ -109,6 +171,7 @@ class Standing:
     reason: str = ""
     again: float = 0.0
     late: int = 0
+    hurried: bool = False
     noted: set[str] = field(default_factory=set)
 
 
@@ -138,7 +201,7 @@ class Membership:
         note: Note = lambda text: None,
         agreed: dict[str, ColumnRule] | None = None,
     ) -> None:
-        self.transport, self.run, self.expected, self.config = transport, run, expected, config
+        self.requests, self.run, self.expected, self.config = Requests(transport), run, expected, config
         self.clients = frozenset(range(config.num_clients) if clients is None else clients)
         self.note, self.agreed = note, agreed
         self.known: dict[ClientId, ClientInfo] = {} if known is None else known
@@ -177,7 +240,7 @@ class Membership:
 
         A client that was refused may have been mended meanwhile: it is greeted again now and then.
         """
-        here, now = self.transport.clients() & self.clients, time.monotonic()
+        here, now = self.requests.transport.clients() & self.clients, time.monotonic()
         for client in self._standing.keys() - here:
             left = self._standing.pop(client)
             if left.here or left.late:
@@ -189,9 +252,8 @@ class Membership:
                 standing.late = 0
             elif standing.again <= now:
                 envelopes[client] = write("hello", Hello(self.run, self.expected.config, standing.reason, self.agreed))
-        if envelopes:
-            for client, came in sorted(self.transport.exchange(envelopes, deadline_s, HELLO_BYTES), key=itemgetter(0)):
-                self._admit(client, came, deadline_s)
+        for client, came in sorted(self.requests.exchange(envelopes, deadline_s, HELLO_BYTES).items()):
+            self._admit(client, came, deadline_s)
 
     def wait(self, at_least: int, wait_s: float) -> None:
         """Greet clients until `at_least` take part.
@@ -222,42 +284,43 @@ class Membership:
                 self.note(f"{so_many} take part, {at_least} needed; waiting for {left:.0f} s more")
             time.sleep(PAUSE_S)
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send each client its envelope; yield each delivery as it comes, of at most `most` bytes.
-
-        A client that does not reply by the deployment's own deadline (None) is greeted before it is asked again.  After
-        three late rounds in a row it is left out for as long as the others have waited for it.
-        """
+    def send(self, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None, most: int) -> None:
+        """Send each client that takes part its envelope; `next` has the replies, of at most `most` bytes."""
         deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
-        here = {*self.present}
-        yield from ((c, Delivery(None, AWAY, sent=False)) for c in envelopes if c not in here)
-        asked = {c: envelope for c, envelope in envelopes.items() if c in here}
-        for client, delivery in self.transport.exchange(asked, deadline_s, most) if asked else ():
-            standing = self._standing.get(client, Standing())  # it may be gone by now
-            if delivery.late and timeout_s is None:
-                standing.here, standing.late = False, standing.late + 1
-            if not standing.here and standing.late >= LATE_ROUNDS:
-                pause_s = standing.late * deadline_s
+        self.requests.send(envelopes, deadline_s, most, self.present)
+        for client in envelopes.keys() & self._standing.keys():
+            self._standing[client].hurried = timeout_s is not None
+
+    def next(self, among: Container[ClientId]) -> tuple[ClientId, Envelope | Lost]:
+        """Wait for the next reply of one of these clients.
+
+        A client that does not reply by the deployment's own deadline is greeted before it is asked again.  After three
+        late rounds in a row it is left out for as long as the others have waited for it.
+        """
+        client, came = self.requests.next(among)
+        standing = self._standing.get(client, Standing())  # it may be gone by now
+        if isinstance(came, Lost) and came.late and not standing.hurried:
+            standing.here, standing.late = False, standing.late + 1
+            if standing.late >= LATE_ROUNDS:
+                pause_s = standing.late * self.config.deadline_s
                 standing.again = time.monotonic() + pause_s
                 self.note(
                     f"client {client} was late in {standing.late} rounds in a row and is left out for "
                     f"{pause_s:.0f} s or more; see to its machine, or give all clients more time (--deadline)"
                 )
-            yield client, delivery
+        return client, came
 
-    def _admit(self, client: ClientId, delivery: Delivery, waited_s: float) -> None:
-        if delivery.reply is None:
+    def _admit(self, client: ClientId, came: Envelope | Lost, waited_s: float) -> None:
+        if isinstance(came, Lost):
             # A late one is busy with an old message, or died and is still listed; one that fails may be mended soon.
-            again_s = PATIENCE * waited_s if delivery.late else min(AGAIN_S, PATIENCE * waited_s)
-            self._pause(client, f"it does not answer ({delivery.lost})", again_s)
+            again_s = PATIENCE * waited_s if came.late else min(AGAIN_S, PATIENCE * waited_s)
+            self._pause(client, f"it does not answer ({came.reason})", again_s)
             return
         try:
-            head = read(delivery.reply, {k: REPLIES[k] for k in ("hello", "refused", "waiting")})
+            head = read(came, {k: REPLIES[k] for k in ("hello", "refused", "waiting")})
         except WireError as error:
             head = Refusal(f"its introduction cannot be read: {error}")
-        if delivery.reply.action == "waiting":
+        if came.action == "waiting":
             self._pause(client, head.reason, WAITING_S)
             return
         if isinstance(head, Refusal):

@@ -8,8 +8,7 @@ import itertools
 import json
 import math
 import struct
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -337,19 +336,17 @@ AWAY = "client lost: it is not connected"
 TOO_LARGE = "refused: its reply is larger than any of this run can be"
 
 
-@dataclass(frozen=True, eq=False)
-class Delivery:
-    """Outcome of sending an envelope.
+@dataclass(frozen=True)
+class Lost:
+    """Placeholder for a reply or a held value that did not come, or cannot be used.
 
     Attributes:
-        reply: The reply; None if none came back.
-        lost: Reason why none came back.
-        sent: False if the envelope was never sent.
+        reason: Reason, a sentence without its client.
+        sent: False if the request never left the server.
         late: True if the client gave no answer in time, not even an error.
     """
 
-    reply: Envelope | None
-    lost: str = ""
+    reason: str
     sent: bool = True
     late: bool = False
 
@@ -364,52 +361,31 @@ class Transport(Protocol):
         """Clients that are connected now."""
         ...
 
-    def exchange(
-        self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
-    ) -> Iterator[tuple[ClientId, Delivery]]:
-        """Send all envelopes together and wait at most `deadline_s` seconds; each client once, as its reply comes.
+    def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
+        """Send a request to a client that has none; False if it cannot be reached.
 
-        A reply of more than `most` bytes is refused before it is in memory.
+        Its reply will not be asked for after so many seconds; one of more than `most` bytes is refused before it is in
+        memory.
         """
         ...
 
+    def receive(self, seconds: float) -> Iterable[tuple[ClientId, Envelope | Lost]]:
+        """Replies that have come, or why there is none; waits for the first at most so many seconds."""
+        ...
 
-def exchanged(
-    clients: Iterable[int],
-    deadline_s: float,
-    unreached: Iterable[int],
-    look: Callable[[float], Iterable[tuple[int, Delivery]]],
-) -> Iterator[tuple[int, Delivery]]:
-    """Yield the delivery of each client's envelope as it comes, whatever the network.
-
-    Args:
-        clients: Who is sent one.
-        deadline_s: Longest time, seconds.
-        unreached: Sends them, and gives those who cannot be reached.
-        look: What has come after at most so many seconds, by client.
-    """
-    end, last, waiting = time.monotonic() + deadline_s, False, dict.fromkeys(clients)
-    for client in unreached:
-        del waiting[client]
-        yield client, Delivery(None, AWAY, sent=False)
-    while waiting and not last:
-        last = time.monotonic() >= end
-        for client, came in look(max(end - time.monotonic(), 0.0)):
-            if client in waiting:
-                del waiting[client]
-                yield client, came
-    for client in waiting:
-        yield client, Delivery(None, f"late: no reply within {deadline_s:g} s", late=True)
+    def forget(self, client: ClientId) -> None:
+        """Wait for a client's reply no longer."""
+        ...
 
 
-def delivery_of(data: object, most: float = math.inf) -> Delivery:
-    """The outcome of a request by what came as its reply, perhaps no bytes, or too many."""
+def reply_of(data: object, most: float = math.inf) -> Envelope | Lost:
+    """What came as a reply, perhaps no bytes, or too many."""
     if isinstance(data, bytes | bytearray) and len(data) > most:
-        return Delivery(None, TOO_LARGE)
+        return Lost(TOO_LARGE)
     try:
-        return Delivery(decode(data))
+        return decode(data)
     except WireError as error:
-        return Delivery(None, f"refused: {error}")
+        return Lost(f"refused: {error}")
 
 
 class NetworkTransfer(NamedTuple):

@@ -10,10 +10,8 @@ A reply counts if it answers this very request, has the type that the step decla
 """
 
 import math
-import queue
 import secrets
 import statistics
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,12 +46,12 @@ from unskew.runtime.memory import Memory
 from unskew.runtime.message import (
     HEAD_BYTES,
     REPLIES,
-    Delivery,
     Envelope,
     EvaluationReply,
     EvaluationRequest,
     FetchReply,
     FetchRequest,
+    Lost,
     NetworkTransfer,
     Refusal,
     RoundContext,
@@ -63,7 +61,7 @@ from unskew.runtime.message import (
     read,
     write,
 )
-from unskew.runtime.round import Answer, Clients, Exchange, HeldValue, Lost, LostReply, ServerModel, Size
+from unskew.runtime.round import Answer, Clients, Exchange, HeldValue, LostReply, ServerModel, Size
 from unskew.runtime.validation import (
     Outline,
     Validator,
@@ -157,8 +155,6 @@ class RemoteClients(Clients):
         self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
         self.under_way: dict[ClientId, Callable[..., Any]] = {}
-        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._waiting: list[threading.Thread] = []
 
     def gather(self) -> None:
         """Wait until enough clients are connected for a round."""
@@ -180,8 +176,7 @@ class RemoteClients(Clients):
 
         Who has come since the last round began is asked then, too: there is no other time to get a model.
         """
-        for thread in self._waiting:  # a client does one thing at a time
-            thread.join()
+        self.membership.requests.settle()  # a client does one thing at a time
         if last:
             self.membership.call(min(HELLO_S, self.config.deadline_s))
         context = self.context(t)
@@ -259,56 +254,47 @@ class RemoteClients(Clients):
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         most = HEAD_BYTES + max(payloads.values(), default=0) * self.validator.max_bytes
-        deliveries: Iterator[Any] = self.membership.exchange(envelopes, timeout_s, most)
 
-        def take(c: ClientId, came: Delivery) -> R | Lost:
-            if came.sent:
-                self._sent.append(
-                    NetworkTransfer(t, hop, c, "down", action, envelopes[c].payload, envelopes[c].framing)
-                )
-            if came.reply is None:
-                return Lost(printable(came.lost), came.sent)
-            self._sent.append(NetworkTransfer(t, hop, c, "up", action, came.reply.payload, came.reply.framing))
+        def take(c: ClientId, came: Envelope | Lost) -> R | Lost:
+            if not isinstance(came, Lost) or came.sent:
+                down = envelopes[c]
+                self._sent.append(NetworkTransfer(t, hop, c, "down", action, down.payload, down.framing))
+            if isinstance(came, Lost):
+                return replace(came, reason=printable(came.reason))
+            self._sent.append(NetworkTransfer(t, hop, c, "up", action, came.payload, came.framing))
             try:
-                head = read(came.reply, {name: REPLIES[name] for name in (action, "refused")})
+                head = read(came, {name: REPLIES[name] for name in (action, "refused")})
                 if isinstance(head, Refusal):
                     return Lost(printable(f"client error: {head.reason}"))
                 self.validator.check(head)
-                if len(came.reply.parts) != payloads.get(c, 0):
-                    raise WireError(f"expected {payloads.get(c, 0)} payloads, got {len(came.reply.parts)}")
-                return check(c, head, came.reply.parts)
+                if len(came.parts) != payloads.get(c, 0):
+                    raise WireError(f"expected {payloads.get(c, 0)} payloads, got {len(came.parts)}")
+                return check(c, head, came.parts)
             except WireError as error:
                 self.refused[c] = printable(str(error))  # it may quote the client
                 return Lost(f"refused: {self.refused[c]}")
 
-        takes: dict[ClientId, Callable[[ClientId, Delivery], Any]] = dict.fromkeys(envelopes, take)
+        takes: dict[ClientId, Callable[[ClientId, Envelope | Lost], Any]] = dict.fromkeys(envelopes, take)
         if first is not None:
             self.under_way |= takes
-            takes, apart, queued = self.under_way, deliveries, self._came
-
-            def wait() -> None:
-                try:
-                    for delivery in apart:
-                        queued.put(delivery)
-                except BaseException as error:
-                    queued.put((SERVER_ID, error))
-
-            self._waiting = [t for t in self._waiting if t.is_alive()] + [threading.Thread(target=wait, daemon=True)]
-            self._waiting[-1].start()
-            deliveries = iter(queued.get, None)
+            takes = self.under_way
         left = math.inf if first is None else first
-        while takes and left > 0:
-            c, came = next(deliveries)
-            if isinstance(came, BaseException):
-                raise came
-            answer: R | Lost = takes.pop(c)(c, came)
-            del came  # of replies that are dropped as they come
-            left -= not isinstance(answer, Lost)
-            yield c, answer
+        try:
+            self.membership.send(envelopes, timeout_s, most)
+            while takes and left > 0:
+                c, came = self.membership.next(takes)
+                answer: R | Lost = takes.pop(c)(c, came)
+                del came  # of replies that are dropped as they come
+                left -= not isinstance(answer, Lost)
+                yield c, answer
+        finally:
+            if first is None:
+                self.membership.requests.forget(takes)
 
     def restart(self, t: int) -> None:
         """Begin round `t` again, or go on without it: clients forget it by what they are asked next."""
-        self.under_way, self._came = {}, queue.SimpleQueue()
+        self.membership.requests.forget(self.under_way)
+        self.under_way = {}
 
     def context(self, t: int) -> RoundContext:
         """Place a request in the run."""

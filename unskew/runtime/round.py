@@ -45,7 +45,7 @@ from unskew.protocol import (
 )
 from unskew.reduction import Folding, Reduced
 from unskew.runtime.memory import Memory
-from unskew.runtime.message import NetworkTransfer, Score
+from unskew.runtime.message import Lost, NetworkTransfer, Score
 from unskew.runtime.values import check_frozen, check_type
 from unskew.tasks.measure import Measure
 from unskew.tree import Marks, Params, check_unchanged, marks
@@ -154,19 +154,6 @@ class HeldValue:
     def read(self) -> Any:
         """Return the value, brought here if it lies elsewhere."""
         return self.value.read() if isinstance(self.value, Stored) else self.value
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Placeholder for a reply or a held value that did not come, or cannot be used.
-
-    Attributes:
-        reason: Reason, a sentence without its client.
-        sent: False if the request never left the server.
-    """
-
-    reason: str
-    sent: bool = True
 
 
 @dataclass(frozen=True, eq=False)
