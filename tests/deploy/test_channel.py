@@ -325,12 +325,14 @@ def test_whatever_a_client_sends_no_more_is_kept_than_was_allowed(messages: list
     server = GrpcServer("", lambda: (b"", b"", b""), {}.get, signed)
     out = server.join(0, "p", 0, 0)
     assert out is not None
-    pending = server._peers[0].pending = channel._Pending(7, (b"x",), 30)
+    peer = server._peers[0]
+    peer.begin(7, (b"x",))
+    peer.most = 30
     for control, number, size, start in messages:
         head = channel._control(b"h", number=number, size=size, start=start)
         with suppress(WireError):
             server.take(0, out, head if control else b"c" + bytes(size))
-    assert len(pending.reply.data) <= 30
+    assert len(peer.data) <= 30
     assert server._done.qsize() <= 1
 
 

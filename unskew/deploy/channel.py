@@ -112,15 +112,40 @@ def _read(message: bytes, **kinds: type) -> dict[str, Any]:
     return entries
 
 
-@dataclass(eq=False)
-class Arriving:
-    """A request or a reply that is arriving; after a break it goes on where it stood."""
+Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
+"""What a connection sends; None ends it."""
 
+
+@dataclass(eq=False)
+class Line:
+    """One end of the line between a site and the server, which outlives its breaks.
+
+    Attributes:
+        out: The connection; None without one.
+        number: Number of the request that is under way.
+        own: What is sent under it, encoded: the request at the server, the reply at the site; None if there is none.
+        have: Bytes of it that the other side has.
+        size, data: What comes: the reply or the request, of which so much is here.
+    """
+
+    out: Outgoing | None = None
+    number: int = 0
+    own: tuple[bytes, ...] | None = None
+    have: int = 0
     size: int = -1
     data: bytearray = field(default_factory=bytearray)
 
-    def begin(self, size: int, start: int) -> None:
-        """Take its announcement.
+    def begin(self, number: int, own: tuple[bytes, ...] | None = None) -> None:
+        """Begin with another request."""
+        self.number, self.own, self.have, self.size, self.data = number, own, 0, -1, bytearray()
+
+    def send(self) -> None:
+        """Send what the other side lacks, and say what is here of what it sends."""
+        if self.out is not None and self.own is not None:
+            self.out.put(_frames(self.own, self.have, number=self.number, have=len(self.data)))
+
+    def announce(self, size: int, start: int) -> None:
+        """Take the announcement of what comes.
 
         Raises:
             WireError: If it does not go on where it stood.
@@ -129,8 +154,8 @@ class Arriving:
             raise WireError("a message must go on where it stood")
         self.size = size
 
-    def take(self, chunk: memoryview) -> bool:
-        """Add a chunk; True if the message is whole.
+    def take(self, chunk: memoryview) -> bytearray | None:
+        """Take a chunk of it; all of it once it is whole.
 
         Raises:
             WireError: If it is longer than was announced.
@@ -138,65 +163,35 @@ class Arriving:
         if len(self.data) + len(chunk) > self.size:
             raise WireError("a message must not be longer than was announced")
         self.data += chunk
-        return len(self.data) == self.size
+        return self.data if len(self.data) == self.size else None
 
 
 # ---------------------------------------------------------------- the server's side
 @dataclass(eq=False)
-class _Pending:
-    """A request that a node has not answered."""
-
-    number: int
-    pieces: tuple[bytes, ...]
-    most: int
-    reply: Arriving = field(default_factory=Arriving)
-    sent: bool = False
-    whole: bool = False
-
-
-Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
-"""What a connection sends; None ends it."""
-
-
-@dataclass(eq=False)
-class Peer:
+class Peer(Line):
     """A site at the server, whether it is connected or not.
 
     Attributes:
-        out: Its connection; None without one.
         process: Random name of the process that made the connection.
-        number, have: The request that this process knew of when it came, and how much of it.
+        most: Largest reply to the request, bytes.
+        sent: True if the request has left.
         since, heard: When it came, and when it last said how it is, seconds since 1970.
         status: What it said then; it may have said anything.
         left: When its last connection broke, by the clock of this process.
-        pending: What it has yet to answer.
     """
 
-    out: Outgoing | None = None
     process: str = ""
-    number: int = -1
-    have: int = 0
+    most: int = 0
+    sent: bool = False
     since: float = 0.0
     heard: float = 0.0
     status: dict[str, Any] = field(default_factory=dict)
     left: float = -math.inf
-    pending: _Pending | None = None
 
     @property
     def known(self) -> bool:
         """True if it is connected, or may come back."""
         return self.out is not None or self.left > time.monotonic() - AWAY_S
-
-    def ask(self) -> None:
-        """Send what it lacks of the request that is pending, and say what is here of its reply."""
-        if self.out is None or self.pending is None or self.pending.whole:
-            return
-        pending, same = self.pending, self.number == self.pending.number
-        if not same:  # another process of the client, which knows nothing of an earlier reply
-            pending.reply = Arriving()
-        pending.sent = True
-        start = min(self.have, size_of(pending.pieces)) if same else 0
-        self.out.put(_frames(pending.pieces, start, number=pending.number, have=len(pending.reply.data)))
 
 
 class GrpcServer:
@@ -226,7 +221,7 @@ class GrpcServer:
         self.port, self._own = 0, credentials
         self._lock = threading.Lock()
         self._peers: defaultdict[Node, Peer] = defaultdict(Peer)
-        self._done: queue.SimpleQueue[tuple[Node, _Pending, Envelope | Lost]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Node, int, Envelope | Lost]] = queue.SimpleQueue()
         self._numbers = secrets.randbits(52)  # so that no request has the number of another server's
         self._noted: set[tuple[Node, str]] = set()
 
@@ -280,29 +275,30 @@ class GrpcServer:
         with self._lock:
             peer = self._peers[node]
             self._numbers += 1
-            peer.pending = _Pending(self._numbers, encode(envelope), most) if peer.known else None
-            peer.ask()
+            if peer.known:
+                peer.begin(self._numbers, encode(envelope))
+                peer.most, peer.sent = most, peer.out is not None
+                peer.send()
             return peer.known
 
     def receive(self, seconds: float) -> Iterator[tuple[Node, Envelope | Lost]]:
         """Replies that have come, of at most so many bytes each as was allowed, and sites that are gone."""
         self.watch()
         with suppress(queue.Empty):
-            node, pending, came = self._done.get(timeout=min(seconds, LOOK_S))
-            if self._peers[node].pending is pending:
-                self.forget(node)
+            node, number, came = self._done.get(timeout=min(seconds, LOOK_S))
+            if self._peers[node].number == number:  # else it was forgotten
                 yield node, came
             return
         with self._lock:
-            asked = {node: peer.pending for node, peer in self._peers.items() if peer.pending and not peer.known}
-        for node, pending in asked.items():
+            gone = {node: peer.sent for node, peer in self._peers.items() if peer.own and not peer.known}
+        for node, sent in gone.items():
             self.forget(node)
-            yield node, Lost(GONE, sent=pending.sent)
+            yield node, Lost(GONE, sent=sent)
 
     def forget(self, node: Node) -> None:
         """Wait for a site's reply no longer."""
         with self._lock:
-            self._peers[node].pending = None
+            self._peers[node].begin(0)
 
     # ------------------------------------------------------------ a connection's threads
     def join(self, node: Node, process: str, number: int, have: int) -> Outgoing | None:
@@ -314,8 +310,13 @@ class GrpcServer:
                     return None
                 peer.out.put(None)
             peer.out, peer.since = queue.SimpleQueue(), time.time()
-            peer.process, peer.number, peer.have = process, number, have
-            peer.ask()
+            peer.process = process
+            if number != peer.number:  # another process, which knows nothing of an earlier request or reply
+                peer.begin(peer.number, peer.own)
+            elif peer.own is not None:
+                peer.have = min(have, size_of(peer.own))
+            peer.sent = True
+            peer.send()
             return peer.out
 
     def tells(self, node: Node, status: dict[str, Any]) -> None:
@@ -336,20 +337,20 @@ class GrpcServer:
         """
         head = None if message[:1] == b"c" else _read(message, number=int, size=int, start=int)
         with self._lock:
-            peer = self._peers[node]
-            pending = peer.pending
-            if pending is None or pending.whole or peer.out is not out:
+            peer, whole = self._peers[node], None
+            if peer.own is None or peer.out is not out:
                 return  # nobody waits for it any more
             if head is not None:
-                if head["number"] != pending.number:
+                if head["number"] != peer.number:
                     return
-                if head["size"] <= pending.most:
-                    pending.reply.begin(head["size"], head["start"])
+                if head["size"] <= peer.most:
+                    peer.announce(head["size"], head["start"])
                     return
-            elif pending.reply.size < 0 or not pending.reply.take(memoryview(message)[1:]):
+            elif peer.size < 0 or (whole := peer.take(memoryview(message)[1:])) is None:
                 return
-            pending.whole = True
-        self._done.put((node, pending, reply_of(pending.reply.data) if head is None else Lost(TOO_LARGE)))
+            number = peer.number
+            peer.begin(number)
+        self._done.put((node, number, Lost(TOO_LARGE) if whole is None else reply_of(whole)))
 
     def _connected(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One connection, from its introduction to its end."""
@@ -435,11 +436,8 @@ class Connection:
     ) -> None:
         self._credentials, self._status = credentials, status
         self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
-        self._lock = threading.Lock()
-        self._number, self._request = 0, Arriving()  # the last request
-        self._reply: tuple[bytes, ...] | None = None
-        self._out: tuple[Outgoing, int] | None = None  # who waits for the reply, and what it has of it
-        self._work: queue.SimpleQueue[Arriving] = queue.SimpleQueue()
+        self._lock, self._line = threading.Lock(), Line()
+        self._work: queue.SimpleQueue[tuple[int, bytearray]] = queue.SimpleQueue()
         threading.Thread(target=self._worker, daemon=True).start()
 
     def serve(self) -> None:
@@ -451,7 +449,7 @@ class Connection:
         """
         out: Outgoing = queue.SimpleQueue()
         with self._lock:
-            have, number = len(self._request.data), self._number
+            have, number = len(self._line.data), self._line.number
         own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self._status()}
         out.put(iter([_control(b"h", number=number, have=have, **own)]))
 
@@ -477,41 +475,34 @@ class Connection:
             raise _failed(self._address, error) from None
         finally:
             with self._lock:
-                self._out = None
+                self._line.out = None
             out.put(None)
         raise Away(f"the server at {self._address} has ended the connection")
 
     def _take(self, message: bytes, out: Outgoing) -> None:
         with self._lock:
-            request = self._request
+            line = self._line
             if message[:1] == b"c":
-                if request.take(memoryview(message)[1:]):
-                    self._work.put(request)
+                if (whole := line.take(memoryview(message)[1:])) is not None:
+                    self._work.put((line.number, whole))
                 return
             head = _read(message, number=int, size=int, start=int, have=int)
-            if self._number != head["number"]:
-                self._number, self._reply = head["number"], None
-                request = self._request = Arriving()
+            if line.number != head["number"]:
+                line.begin(head["number"])
             if head["size"] > MOST:
                 raise WireError(f"a request must have at most {MOST} bytes")
-            request.begin(head["size"], head["start"])
-            self._out = out, head["have"]
-            self._send()  # of a request that was here already, and is worked on or answered
+            line.announce(head["size"], head["start"])
+            line.out, line.have = out, head["have"]
+            line.send()  # the reply to a request that was here already
 
     def _worker(self) -> None:
         while True:
-            request = self._work.get()
-            reply = answer_to(request.data, self._answer)
+            number, request = self._work.get()
+            reply = answer_to(request, self._answer)
             with self._lock:
-                if request is self._request:
-                    self._reply = reply
-                    self._send()
-
-    def _send(self) -> None:
-        """Send the reply, if there is one and a connection that waits for it.  Called with the lock."""
-        if self._reply is not None and self._out is not None:
-            (out, start), self._out = self._out, None
-            out.put(_frames(self._reply, start, number=self._number))
+                if number == self._line.number:
+                    self._line.own = reply
+                    self._line.send()
 
 
 def _channel(address: str, credentials: Credentials) -> Any:

@@ -24,7 +24,7 @@ from unskew.deploy import member, resident, site
 from unskew.deploy.certificates import make_private
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
-from unskew.deploy.settings import Site
+from unskew.deploy.settings import EXPERIMENT, Site
 from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint
 from unskew.files import write_atomically
@@ -35,14 +35,7 @@ GRACE_S = 8.0
 """Time between SIGTERM and SIGKILL, seconds."""
 
 
-def trial(
-    experiment: Experiment,
-    number: int,
-    out: Path,
-    say: Say,
-    *,
-    force: bool = False,
-) -> Path:
+def trial(experiment: Experiment, number: int, out: Path, say: Say, *, force: bool = False) -> Path:
     """Run an experiment with a server and so many sites as processes on this machine; its run folder.
 
     Each site has its part of the experiment's split.  When the run is done its files are moved to `out`, where those of
@@ -59,9 +52,8 @@ def trial(
         ConfigError, DataError: If the experiment cannot be deployed so.
         RunError: If there is something else in `out`, or the run failed.
     """
+    _require_same(experiment, out / "config.toml", out)
     if (out / "summary.json").exists():
-        if fingerprint(out / "config.toml") != fingerprint(experiment):
-            raise RunError(f"{out} holds a run of another experiment; choose another --out")
         return out
     check_split(experiment, number)
     federation, folders = prepare(experiment, number, out)
@@ -104,12 +96,16 @@ def prepare(
             site.join(token, folder, Site(allow_code=True, policy=str((place / "policy.toml").absolute())))
             site.admit(folder, functools.partial(federation.certify, token.certificate.encode()))
     federation = FederationFolder(place)
-    begun = next((place / "experiments").glob("*/experiment.toml"), None)
-    if begun is not None and fingerprint(begun) != fingerprint(experiment):
-        raise RunError(f"{out} holds a run of another experiment; choose another --out")
+    for begun in place.glob(f"experiments/*/{EXPERIMENT}"):
+        _require_same(experiment, begun, out)
     if not federation.next():
         federation.queue(experiment, {"own_data": False, **(options or {})})
     return federation, folders
+
+
+def _require_same(experiment: Experiment, begun: Path, out: Path) -> None:
+    if begun.exists() and fingerprint(begun) != fingerprint(experiment):
+        raise RunError(f"{out} holds a run of another experiment; choose another --out")
 
 
 def free_port() -> int:
