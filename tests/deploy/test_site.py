@@ -163,6 +163,23 @@ def test_a_site_without_data_is_asked_for_them(party: Party, small: Small) -> No
     assert "named no data of its own; name some with --data" in greet(party.opened("basel"), offer, parts).reason
 
 
+def test_a_site_whose_disk_is_full_answers_and_takes_the_offer_when_there_is_room(
+    party: Party, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing answered any more: the thread that does had ended."""
+    party.queue(small())
+    offer, parts = offered(party)
+    here = party.opened("basel")
+
+    def full(path: Path, *content: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member, "write_atomically", full)
+        assert "offer.json: No space left on device; make room" in greet(here, offer, parts).reason
+    assert greet(here, offer, parts).client == 0
+
+
 @pytest.mark.parametrize("envelope", [Envelope("", ""), Envelope("ask", "[]"), Envelope("offer", "{}")])
 def test_whatever_comes_there_is_a_reply(envelope: Envelope, party: Party) -> None:
     assert party.opened("basel").answer(envelope).action == "refused"

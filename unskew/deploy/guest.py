@@ -21,7 +21,7 @@ from unskew import schema
 from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.server import serve
 from unskew.deploy.settings import ANSWER, EXPERIMENT, Site, own_state, read_rules, text_of
-from unskew.errors import ConfigError, UnskewError
+from unskew.errors import ConfigError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.files import write_atomically
 from unskew.protocol import ClientId
@@ -94,7 +94,7 @@ def answer(open_it: Callable[[Envelope], ClientRuntime], data: object) -> bytes:
     def answered(envelope: Envelope) -> Envelope:
         try:
             return open_it(envelope).answer(envelope)
-        except UnskewError as error:
+        except Exception as error:
             log(f"this site takes no part: {error}")
             return write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
 

@@ -16,11 +16,11 @@ from unskew.deploy.offers import MOST, Offer
 from unskew.deploy.settings import EXPERIMENT, Site, read_rules, read_settings, text_of
 from unskew.deploy.site import OFFER, OFFERS, OUTCOME, admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
-from unskew.errors import DataError, DeployError, UnskewError, WireError, noted, shown
+from unskew.errors import DataError, DeployError, WireError, noted, shown
 from unskew.files import read_bytes, write_atomically
 from unskew.run.folder import locked
 from unskew.runtime.audit import append
-from unskew.runtime.client import ClientRuntime
+from unskew.runtime.client import ClientRuntime, reason_of
 from unskew.runtime.log import printable
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, Hello, Refusal, read, write
 from unskew.signals import stoppable
@@ -79,7 +79,7 @@ class Resident:
                 reply = write("waiting" if greeted else "refused", Refusal(waits))
             else:
                 reply = self.opened(offer, envelope).answer(envelope)
-        except UnskewError as error:
+        except Exception as error:  # such as a full disk; whoever asks next is answered, too
             reply = write("refused", Refusal(self.failed(error)))
         self.vitals.bytes.labels("down").inc(envelope.size)
         self.vitals.bytes.labels("up").inc(reply.size)
@@ -87,9 +87,9 @@ class Resident:
             self.record(greeted, reply)
         return reply
 
-    def failed(self, error: UnskewError) -> str:
+    def failed(self, error: Exception) -> str:
         """Write an error into the site's log, unless it was the last; returns what the server may know of it."""
-        if (text := printable(str(error))) != self._said:
+        if (text := printable(reason_of(error, self.folder))) != self._said:
             self._said = text
             self.say(text)
         return "its data do not go with the experiment; its own log says why" if isinstance(error, DataError) else text

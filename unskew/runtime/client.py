@@ -73,6 +73,20 @@ SECRET = "draws.secret"
 """File of a client's own secret, in its folder of memory."""
 
 
+def reason_of(error: Exception, folder: Path) -> str:
+    """What the server may know of an error: it may quote the client's data, and its own log has it whole."""
+    if isinstance(error, UnskewError):
+        return str(error)
+    if isinstance(error, OSError):
+        name = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else folder
+        where = name.relative_to(folder.parent) if name.is_relative_to(folder) else name
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        room = "; make room on this client's disk, and it takes part again" if full else ""
+        return f"cannot use {where}: {error.strerror or type(error).__name__}{room}"
+    log(traceback.format_exc())
+    return f"{type(error).__name__}; the client's own log has more"
+
+
 @dataclass(frozen=True, eq=False)
 class ClientSetup:
     """Objects a client needs for one seed and method.
@@ -156,18 +170,8 @@ class ClientRuntime:
             if isinstance(head, FetchRequest):
                 return _Cell(self, head.context).fetch(head.held)
             return _Cell(self, head.context).evaluate(head, envelope.parts)
-        except UnskewError as error:
-            text = str(error)
-        except OSError as error:
-            name = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else self.state
-            where = name.relative_to(self.state.parent) if name.is_relative_to(self.state) else name
-            text = f"cannot use {where}: {error.strerror or type(error).__name__}"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                text += "; make room on this client's disk, and it takes part again"
         except Exception as error:
-            # The error's text may quote the client's data: only its type is sent, the client's own log has the rest.
-            log(traceback.format_exc())
-            text = f"{type(error).__name__}; the client's own log has more"
+            text = reason_of(error, self.state)
         if text not in self.said:  # each round has the same, as a rule
             self.said.append(text)
             self.tell(f"does not answer a request ({envelope.action[:40]!r}): {printable(text)}")
