@@ -73,7 +73,7 @@ class Loopback:
         self.pulled.append((client, reply))
         return reply
 
-    def forget(self, client: ClientId) -> None:
+    def forget(self, client: ClientId, late: str = "") -> None:
         self.waiting.pop(client, None)
 
 

@@ -466,7 +466,7 @@ class Introductions:
         client = self.greeted.pop(0)
         yield client, write("hello", self.infos[client])
 
-    def forget(self, client: int) -> None:
+    def forget(self, client: int, late: str = "") -> None:
         raise AssertionError
 
 

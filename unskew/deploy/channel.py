@@ -295,7 +295,7 @@ class GrpcServer:
             self.forget(node)
             yield node, Lost(GONE, sent=sent)
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: Node, late: str = "") -> None:
         """Wait for a site's reply no longer."""
         with self._lock:
             self._peers[node].begin(0)

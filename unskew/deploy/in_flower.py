@@ -121,7 +121,7 @@ class GridTransport:
         if not replies:
             time.sleep(min(LOOK_S, seconds))
 
-    def forget(self, client: ClientId) -> None:
+    def forget(self, client: ClientId, late: str = "") -> None:
         """Look for a client's reply no longer."""
         self._waiting = {identity: waiting for identity, waiting in self._waiting.items() if waiting[0] != client}
 

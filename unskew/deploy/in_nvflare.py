@@ -107,7 +107,7 @@ class TaskTransport:
                 del self._tasks[client]
                 yield client, _reply(result, task.props[MOST])
 
-    def forget(self, client: ClientId) -> None:
+    def forget(self, client: ClientId, late: str = "") -> None:
         """Take a site's task away."""
         if (task := self._tasks.pop(client, None)) is not None:
             self.controller.cancel_task(task)

@@ -102,6 +102,7 @@ class RunningJob(server.LogCallback):
         self.watch, self.row, self.federation, self.vitals = watch, row, watch.federation, watch.vitals
         self._offers, sites = self.federation.signed(row), self.federation.offers(row)
         self._nodes = [site["site"] for site in sites]
+        self._clients = {node: client for client, node in enumerate(self._nodes)}
         here = {site["id"] for site in self.federation.present()}
         self.members = {client for client, node in enumerate(self._nodes) if node in here}
         self.names = tuple(site["name"] for site in sites)
@@ -126,25 +127,34 @@ class RunningJob(server.LogCallback):
     def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
         """Replies that have come, or why there is none; what a site refuses is kept beside it."""
         for node, came in self.watch.hub.receive(seconds):
-            client, reason = self._nodes.index(node), ""
+            if (client := self._clients.get(node)) not in self._asked:
+                continue  # an experiment that was stopped had asked
             if isinstance(came, Lost):
-                reason = came.reason
-                self.vitals.failures.labels(self.names[client]).inc()
+                self._lost(client, came.reason)
             else:
                 self.vitals.bytes.labels("up").inc(came.size)
                 with suppress(WireError):
-                    reason = printable(read(came, REPLIES).reason) if came.action in ("refused", "waiting") else ""
-                if self._asked[client] == "hello":
-                    state = {"hello": "accepted", "waiting": "waits"}.get(came.action, "refused")
-                    self.federation.answered(self.row, node, state, reason)
-                    reason = ""
-            if reason:
-                self.federation.put("sites", node, error=printable(reason), error_at=time.time())
+                    self._answered(client, came)
             yield client, came
 
-    def forget(self, client: ClientId) -> None:
+    def forget(self, client: ClientId, late: str = "") -> None:
         """Wait for a client's reply no longer."""
         self.watch.hub.forget(self._nodes[client])
+        if late:
+            self._lost(client, late)
+
+    def _lost(self, client: ClientId, reason: str) -> None:
+        self.vitals.failures.labels(self.names[client]).inc()
+        self.federation.put("sites", self._nodes[client], error=printable(reason), error_at=time.time())
+
+    def _answered(self, client: ClientId, reply: Envelope) -> None:
+        """Keep what a site answers to the experiment, and what it refuses."""
+        reason = printable(read(reply, REPLIES).reason) if reply.action in ("refused", "waiting") else ""
+        if self._asked[client] == "hello":
+            state = {"hello": "accepted", "waiting": "waits"}.get(reply.action, "refused")
+            self.federation.answered(self.row, self._nodes[client], state, reason)
+        elif reason:
+            self.federation.put("sites", self._nodes[client], error=reason, error_at=time.time())
 
     def ended_round(self, cell: Cell) -> None:
         """Say how far the experiment is, now and then."""

@@ -118,6 +118,10 @@ class Requests:
             self._look()
         return first, self._came.pop(first)
 
+    def waits_for(self, client: ClientId) -> bool:
+        """True if a client's reply has yet to be looked at."""
+        return client in self._ends or client in self._came
+
     def settle(self) -> None:
         """Wait for all replies; `next` has them."""
         while self._ends:
@@ -130,7 +134,8 @@ class Requests:
             if self._ends.pop(client, None) is not None:
                 self._came[client] = came
         for client in due.keys() & self._ends.keys():
-            self.forget([client])
+            del self._ends[client]
+            self.transport.forget(client, due[client].reason)
             self._came[client] = due[client]
 
     def forget(self, clients: Iterable[ClientId]) -> None:

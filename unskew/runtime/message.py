@@ -373,8 +373,8 @@ class Transport(Protocol):
         """Replies that have come, or why there is none; waits for the first at most so many seconds."""
         ...
 
-    def forget(self, client: ClientId) -> None:
-        """Wait for a client's reply no longer."""
+    def forget(self, client: ClientId, late: str = "") -> None:
+        """Wait for a client's reply no longer; if it is late, says how."""
         ...
 
 

@@ -163,6 +163,8 @@ class RemoteClients(Clients):
     def begin(self, t: int) -> "_RemoteRound":
         """Open round `t`: clients that have come since the last one take part from now on."""
         self.membership.call(min(HELLO_S, self.config.deadline_s))
+        waits = self.membership.requests.waits_for  # not for those that have come back as another process
+        self.under_way = {c: take for c, take in self.under_way.items() if waits(c)}
         if t == 1:
             self._sent, self.before = [*self._sent, *self.before], ()
         self.rounds_begun = self._count()
