@@ -18,11 +18,7 @@ TRIES = 20
 
 
 def backup(federation: FederationFolder, target: Path) -> None:
-    """Write all of a federation into a new file that only its owner can read, also while it is served.
-
-    Raises:
-        DeployError: If an experiment goes on too fast to be copied.
-    """
+    """Write all of a federation into a new file that only its owner can read, also while it is served."""
     folder = federation.folder
     with tempfile.TemporaryDirectory(dir=target.absolute().parent) as place:
         copy = Path(place) / "federation"
@@ -51,11 +47,7 @@ def _stamps(folder: Path) -> dict[Path, int]:
 
 
 def restore(source: Path, folder: Path) -> None:
-    """Make a federation's folder from a backup; what happened since is lost, and no site has to join again.
-
-    Raises:
-        DeployError: If there is something in the folder, or the file is no backup.
-    """
+    """Make a new folder from a federation's backup; what happened since is lost, and no site has to join again."""
     if folder.exists():
         raise DeployError(f"{folder} exists already; name another folder")
     try:

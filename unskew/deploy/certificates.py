@@ -113,11 +113,7 @@ def save_authority(who: Authority, folder: Path, name: str = "ca") -> None:
 
 
 def load_authority(folder: Path, name: str = "ca") -> Authority:
-    """Load the authority that `save_authority` wrote.
-
-    Raises:
-        DeployError: If a file is missing or is not a key or certificate.
-    """
+    """Load the authority that `save_authority` wrote."""
     return Authority(load_key(folder / f"{name}.key"), load(folder / f"{name}.crt"))
 
 
@@ -128,11 +124,7 @@ def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
 
 
 def accept(folder: Path, data: bytes) -> None:
-    """Keep such an answer as site.crt and ca.crt, if an authority that the site trusts has signed it.
-
-    Raises:
-        DeployError: If it is none, or signed by nobody whom the site trusts.
-    """
+    """Keep such an answer as site.crt and ca.crt, if an authority that the site trusts has signed it."""
     try:
         certificate, *trusted = x509.load_pem_x509_certificates(data)
         signature = base64.b64decode(data.rpartition(b"-----")[2])
@@ -173,11 +165,7 @@ def request(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def requested(data: bytes) -> ec.EllipticCurvePublicKey:
-    """The key for which a certificate is requested.
-
-    Raises:
-        DeployError: If it is no request, or not signed with that key.
-    """
+    """The key for which a certificate is requested, by a request that is signed with it; any other is refused."""
     try:
         asked = x509.load_pem_x509_csr(data[:REQUEST_BYTES])
         key = asked.public_key()
@@ -228,22 +216,14 @@ def make_private(folder: Path) -> Path:
 
 
 def check_private(path: Path) -> None:
-    """Refuse a secret that others can read.
-
-    Raises:
-        DeployError: If so.
-    """
+    """Refuse a secret that others can read."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise DeployError(f"{path} may be read by others (mode {mode:04o}); chmod 600 {path}")
 
 
 # ---------------------------------------------------------------- checking
 def check(folder: Path, name: str, now: datetime | None = None) -> None:
-    """Refuse a certificate that the other side would refuse; the files are `ca.crt`, NAME.crt and NAME.key.
-
-    Raises:
-        DeployError: If it has expired, is not valid yet, belongs to another key or was signed by another authority.
-    """
+    """Refuse a certificate that the other side would, by time, key or authority; the files are `ca.crt` and NAME.*."""
     check_private(folder / f"{name}.key")
     key, certificate = load_key(folder / f"{name}.key"), load(folder / f"{name}.crt")
     trusted, moment = load_all(folder / "ca.crt"), now or datetime.now(UTC)
@@ -271,11 +251,7 @@ def _issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 
 def check_signed(trusted: Sequence[x509.Certificate], data: bytes, signature: bytes, kind: bytes = OFFER) -> None:
-    """Refuse an experiment, or new authorities, that no trusted authority has signed.
-
-    Raises:
-        DeployError: If so.
-    """
+    """Refuse an experiment, or new authorities, that no trusted authority has signed."""
     for ca in trusted:
         key = ca.public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -316,20 +292,12 @@ def public_bytes(key: object) -> bytes:
 
 
 def load(path: Path) -> x509.Certificate:
-    """Load a certificate, the first of several.
-
-    Raises:
-        DeployError: If there is none.
-    """
+    """Load a certificate, the first of several."""
     return load_all(path)[0]
 
 
 def load_all(path: Path) -> list[x509.Certificate]:
-    """Load all certificates of a file.
-
-    Raises:
-        DeployError: If there is none.
-    """
+    """Load all certificates of a file, at least one."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -337,11 +305,7 @@ def load_all(path: Path) -> list[x509.Certificate]:
 
 
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Load a private key.
-
-    Raises:
-        DeployError: If there is none.
-    """
+    """Load a private key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:

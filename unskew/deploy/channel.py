@@ -96,11 +96,7 @@ def _frames(pieces: Sequence[bytes], start: int, **head: Any) -> Iterator[bytes]
 
 
 def _read(message: bytes, **kinds: type) -> dict[str, Any]:
-    """Read a control message.
-
-    Raises:
-        WireError: If it has not these entries, of these types.
-    """
+    """Read a control message, which has these entries, of these types, or is refused."""
     try:
         entries = json.loads(message[1:]) if message[:1] in b"hs" and len(message) <= CHUNK else None
     except (ValueError, RecursionError):
@@ -145,21 +141,13 @@ class Line:
             self.out.put(_frames(self.own, self.have, number=self.number, have=len(self.data)))
 
     def announce(self, size: int, start: int) -> None:
-        """Take the announcement of what comes.
-
-        Raises:
-            WireError: If it does not go on where it stood.
-        """
+        """Take the announcement of what comes, which goes on where it stood or is refused."""
         if start != len(self.data) or self.size not in (-1, size):
             raise WireError("a message must go on where it stood")
         self.size = size
 
     def take(self, chunk: memoryview) -> bytearray | None:
-        """Take a chunk of it; all of it once it is whole.
-
-        Raises:
-            WireError: If it is longer than was announced.
-        """
+        """Take a chunk of it; all of it once it is whole.  More than was announced is refused."""
         if len(self.data) + len(chunk) > self.size:
             raise WireError("a message must not be longer than was announced")
         self.data += chunk
@@ -330,11 +318,7 @@ class GrpcServer:
                 peer.out, peer.left = None, time.monotonic()
 
     def take(self, node: Node, out: Outgoing, message: bytes) -> None:
-        """Take a message of a reply, whose announcement comes first.
-
-        Raises:
-            WireError: If it is none, does not go on where it stood, or is longer than was announced.
-        """
+        """Take a message of a reply, whose announcement comes first; refuse any other."""
         head = None if message[:1] == b"c" else _read(message, number=int, size=int, start=int)
         with self._lock:
             peer, whole = self._peers[node], None

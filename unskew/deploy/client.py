@@ -150,11 +150,9 @@ def _not_yet(cell: int) -> ClientSetup:
 
 
 def consider(folder: Path, own_data: bool, site: Site) -> str:
-    """Check an experiment before anything that it names is read; why it has to wait, empty if it need not.
+    """Refuse an experiment that a person, the policy or a lack of data forbids, before anything that it names is read.
 
-    Raises:
-        WireError: If a person has refused it.
-        ConfigError: If the site's policy does not allow it, or it has no data for it.
+    Returns why it has to wait, empty if it need not.
     """
     word, rules = text_of(folder / ANSWER), read_rules(site)
     if word == "refused":
@@ -174,11 +172,7 @@ def keep_agreed(folder: Path, envelope: Envelope) -> str:
 
 
 def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, ColumnSums]:
-    """Sums of the columns of a client's own data by which all agree on numbers; {} if it lacks none.
-
-    Raises:
-        ConfigError, DataError: If the data cannot be used, or the sums must not leave.
-    """
+    """Sums of the columns of a client's own data by which all agree on numbers; {} if it lacks none."""
     task = own_task(experiment, site)
     if task.preprocess is None:
         return {}
@@ -235,11 +229,7 @@ def shape_of(rows: Tensor | ByteImages) -> tuple[str, ...]:
 
 
 def own_setup(experiment: Experiment, site: Site) -> Setup:
-    """Read a client's own data and build the network for them.
-
-    Raises:
-        ConfigError, DataError: If they cannot be used, or the experiment lacks a number that all must agree on.
-    """
+    """Read a client's own data, refuse what does not go with the experiment, and build the network for them."""
     task = own_task(experiment, site)
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     inputs = setup.dataset.inputs
@@ -257,11 +247,7 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
 
 
 def own_task(experiment: Experiment, site: Site) -> TaskConfig:
-    """The task on a client's own data, as it has written them.
-
-    Raises:
-        ConfigError: If how they are written is said of what is no file.
-    """
+    """The task on a client's own data, as it has written them; only of a CSV file can it say how."""
     task = replace(experiment.task, data=site.data or "", data_dir=None)
     written = {key: getattr(site, key) for key in ("separator", "thousands", "decimal", "encoding")}
     written = {key: value for key, value in written.items() if value is not None}
@@ -310,11 +296,7 @@ def _has_own_sets(task: TaskConfig) -> bool:
 
 
 def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:
-    """Split the data set under every seed.
-
-    Raises:
-        ConfigError: If the split has another number of clients.
-    """
+    """Split the data set under every seed, among so many clients or none."""
     feds = [run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds]
     for seed, fed in zip(experiment.seeds, feds, strict=True):
         if fed.num_clients != num_clients:

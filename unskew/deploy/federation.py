@@ -116,11 +116,7 @@ class FederationFolder:
     # ------------------------------------------------------------ the database
     @contextmanager
     def change(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """One transaction, whole or not at all.
-
-        Raises:
-            DeployError: If the database cannot be used.
-        """
+        """One transaction, whole or not at all."""
         path = self.folder / DATABASE
         try:
             with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as db:
@@ -181,11 +177,7 @@ class FederationFolder:
         return [row["name"] for row in behind]
 
     def drop_authority(self) -> None:
-        """Trust the second authority alone: it signs the server's certificate, and experiments.
-
-        Raises:
-            DeployError: If there is none, or a member would be locked out.
-        """
+        """Trust the second authority alone, which must lock no member out; it signs the server's certificate."""
         if not (self.keys / "next.crt").exists():
             raise DeployError("there is no second authority; make one with unskew fed authority")
         if behind := self.change_authority():
@@ -287,11 +279,7 @@ class FederationFolder:
         return certificates.answer(signed, self.trusted(), self.authority)
 
     def approve(self, names: Iterable[str]) -> None:
-        """Let sites join that wait, or that will come.
-
-        Raises:
-            DeployError: If there is no such site, or it does not wait.
-        """
+        """Let sites join that wait, or that will come; refuse others."""
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
@@ -301,11 +289,7 @@ class FederationFolder:
                 _note(db, f"{name} is approved", site=name)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Take sites out, at once: their certificates and tokens are no longer taken.
-
-        Raises:
-            DeployError: If there is no such site.
-        """
+        """Take sites out, at once: their certificates and tokens are no longer taken."""
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
@@ -396,22 +380,14 @@ class FederationFolder:
         return self.folder / "experiments" / name
 
     def record(self, name: str) -> Path:
-        """Folder of an experiment's run.
-
-        Raises:
-            RunError: If it has not begun.
-        """
+        """Folder of an experiment's run, which has begun."""
         folder = self.experiment_folder(name) / "run"
         if not (folder / "run.json").exists():
             raise RunError(f"{name} has no results yet; unskew fed status says what it waits for")
         return folder
 
     def experiment(self, name: str | None = None) -> Row:
-        """The experiment of that name; by default the last one.
-
-        Raises:
-            DeployError: If there is none.
-        """
+        """The experiment of that name, which there must be; by default the last one."""
         with self.change("BEGIN") as db:
             if name is not None:
                 return self._named(db, name, "experiment")
@@ -457,11 +433,7 @@ class FederationFolder:
                 _note(db, text, "warning" if state == "refused" else "info", name)
 
     def stop(self, name: str | None = None) -> str:
-        """Stop an experiment, by default the one that runs, or the first that waits; its name.
-
-        Raises:
-            DeployError: If none runs or waits.
-        """
+        """Stop an experiment that runs or waits, by default the one that runs, or the first that waits; its name."""
         row = self.next() if name is None else self.experiment(name)
         if row is None or row["state"] not in ("running", "queued"):
             raise DeployError(f"{'no experiment' if row is None else row['name']} is running or waiting")

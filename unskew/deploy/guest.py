@@ -65,11 +65,7 @@ def run(transport: Transport, offer: Mapping[str, Any], allow_code: bool) -> Pat
 
 
 def opened(offer: Mapping[str, Any], client: ClientId, site: Site, request: Envelope) -> ClientRuntime:
-    """Open a site's client for an offer, of which this is a request; its own policy holds as in any federation.
-
-    Raises:
-        ConfigError, DataError: If the site's settings, policy or data do not allow it.
-    """
+    """Open a site's client for an offer, of which this is a request, if its own policy and data allow it."""
     rules, config, folder = read_rules(site), _config(offer), _folder(offer, f"client-{client}")
     if rules.policy.coordinator is not None:
         raise ConfigError(f"nobody signs an app or a job, and {rules.where} asks for a coordinator's signature")

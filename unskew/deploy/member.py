@@ -95,11 +95,7 @@ class Resident:
         return "its data do not go with the experiment; its own log says why" if isinstance(error, DataError) else text
 
     def offered(self, run: str, parts: tuple[bytes, ...]) -> Offer:
-        """Keep an experiment that is offered.
-
-        Raises:
-            DeployError, WireError: If the authority has not signed it for this site, or it is another run's.
-        """
+        """Keep an experiment that is offered, if the authority has signed it for this site and this run."""
         if len(parts) != 2:
             raise WireError("a greeting must carry an experiment and its signature")
         data, signature = parts
@@ -130,11 +126,7 @@ class Resident:
             write_atomically(self.place(offer) / OUTCOME, outcome)
 
     def kept(self, run: str) -> Offer:
-        """The offer of a run, which was checked when it came.
-
-        Raises:
-            WireError: If there is none.
-        """
+        """The offer of a run, which was checked when it came; there must be one."""
         for path in self.folder.glob(OFFERS):
             if (offer := Offer.read(read_bytes(path, MOST))).run == run:
                 return offer
@@ -148,11 +140,7 @@ class Resident:
         return named
 
     def opened(self, offer: Offer, request: Envelope) -> ClientRuntime:
-        """Open the client of an experiment that was accepted, with the site's own data, for a request of it.
-
-        Raises:
-            ConfigError, DataError: If the experiment cannot be used here.
-        """
+        """Open the client of an experiment that was accepted, with the site's own data, for a request of it."""
         place = self.place(offer)
         which = offer.run, keep_agreed(place, request)
         if self._open is None or self._open[0] != which:

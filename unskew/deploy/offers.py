@@ -22,11 +22,7 @@ MOST = 1 << 22
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return a name that can be a folder's.
-
-    Raises:
-        DeployError: If it cannot.
-    """
+    """Return a name that can be a folder's; refuse any other."""
     if NAME.fullmatch(name) is None:
         raise DeployError(f"{what} is called by letters, digits, and . _ + - between them, got {name[:80]!r}")
     return name
@@ -57,11 +53,7 @@ class Token:
 
     @classmethod
     def read(cls, text: str) -> "Token":
-        """Read what `unskew fed invite` printed.
-
-        Raises:
-            DeployError: If it is no token.
-        """
+        """Read what `unskew fed invite` printed; refuse what is no token."""
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
             packed = zlib.decompressobj()
@@ -113,11 +105,7 @@ class Offer:
 
     @classmethod
     def read(cls, data: bytes) -> "Offer":
-        """Read an offer, whose signature was checked.
-
-        Raises:
-            WireError: If it is none.
-        """
+        """Read an offer, whose signature was checked; refuse what is none."""
         try:
             offer: Offer = schema.build(cls, json.loads(data), "")
             checked_name(offer.name, "an experiment")

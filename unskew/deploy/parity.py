@@ -56,11 +56,7 @@ def simulate(experiment: Experiment, folder: Path, callback: Observer | None = N
 
 
 def comparable(experiment: Experiment) -> None:
-    """Refuse an experiment that no simulation can repeat, before anything is run.
-
-    Raises:
-        ConfigError: If clients of a method draw noise from secrets of their own.
-    """
+    """Refuse an experiment that no simulation can repeat, since clients draw noise from secrets of their own."""
     labels = [m.label for m in experiment.methods if hook(m.method, "uses_private_randomness")]
     if labels:
         raise ConfigError(
@@ -70,11 +66,7 @@ def comparable(experiment: Experiment) -> None:
 
 
 def compare(deployed: Path, simulated: Path) -> list[Parity]:
-    """Compare two runs method by method.
-
-    Raises:
-        RunError: If one of them is not a run, or is not done.
-    """
+    """Compare two runs that are done, method by method."""
     for folder in (deployed, simulated):
         require_done(folder)
     gaps = []

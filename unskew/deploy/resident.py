@@ -50,11 +50,7 @@ class Watch:
         hub.watch = self
 
     def __call__(self) -> None:
-        """Look, unless it was done a moment ago.
-
-        Raises:
-            Stopped: If the experiment that runs is to stop.
-        """
+        """Look, unless it was done a moment ago; raises Stopped if the experiment that runs is to stop."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return
@@ -261,11 +257,7 @@ def wrong(federation: FederationFolder) -> str:
 
 
 def renew(federation: FederationFolder) -> None:
-    """Sign a new certificate for the server when the one it has ends soon; connections made from then on have it.
-
-    Raises:
-        DeployError: If clients would refuse the certificate that it has then.
-    """
+    """Sign a new certificate for the server when its own ends soon, for new connections; refuse one that is no good."""
     keys = federation.keys
     certificates.check_private(keys / "ca.key")
     if certificates.is_due(keys / "server.crt"):

@@ -168,11 +168,7 @@ def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
 
 
 def _zeros(shape: tuple[str, ...]) -> Tensor:
-    """Two rows of zeros, of a type and shape that a client has named.
-
-    Raises:
-        WireError: If there is no such type or shape.
-    """
+    """Two rows of zeros, of a type and shape that a client has named; refuse what there is not."""
     kinds = {"float32": torch.float32, "int64": torch.int64}
     if shape[:1] not in {(kind,) for kind in kinds} or not all(re.fullmatch(r"\d{1,6}", n) for n in shape[1:]):
         raise WireError(f"a client's data have a shape that cannot be: {printable(', '.join(shape))}")
@@ -191,11 +187,7 @@ def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
-    """Refuse methods and evaluations that need all clients' data or models in one place.
-
-    Raises:
-        ConfigError: Naming the first.
-    """
+    """Refuse methods and evaluations that need all clients' data or models in one place."""
     if "personal_on_global" in experiment.evaluate:
         raise ConfigError(
             "evaluate: personal_on_global needs every client's own model and the server's test set in one place, and "
@@ -211,12 +203,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
 
 
 def check_split(experiment: Experiment, number: int) -> None:
-    """Refuse an experiment that cannot be deployed, or whose own split is not for so many sites.
-
-    Raises:
-        ConfigError: If so.
-        DataError: If the data cannot be read or split.
-    """
+    """Refuse an experiment that cannot be deployed, or whose own split is not for so many sites."""
     refuse_undeployable(experiment)
     divided(experiment, run_setup.prepare(experiment), number)
 
@@ -245,11 +232,7 @@ class DeploymentState:
 
     @classmethod
     def open(cls, path: Path, config: str, run: str = "") -> "DeploymentState":
-        """Read the state of a deployment for one more server process; `run` is its name if it has none yet.
-
-        Raises:
-            RunError: If it cannot be read, or belongs to another experiment.
-        """
+        """Read the state of a deployment of this experiment; `run` is its name if it has none yet."""
         state = cls(config, run or secrets.token_hex(8))
         if path.exists():
             try:

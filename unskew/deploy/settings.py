@@ -91,11 +91,7 @@ def own_state() -> Path:
 
 
 def read_rules(site: Site = Site()) -> Rules:
-    """Read a site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings.
-
-    Raises:
-        ConfigError: If it cannot be read, or a setting in it is unknown or not allowed.
-    """
+    """Read a site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings."""
     named = site.policy or os.environ.get("UNSKEW_POLICY")
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "unskew"
     path = Path(named or folder / "policy.toml").expanduser().absolute()
@@ -125,12 +121,7 @@ def outside(site: Site, folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_settings(path: Path, kind: type[T]) -> T:
-    """Read and check a file of settings.
-
-    Raises:
-        DeployError: If there is no such file.
-        ConfigError: If the file is not TOML, or a setting in it is unknown or not allowed.
-    """
+    """Read a file of settings; refuse one with a setting that is unknown or not allowed."""
     try:
         table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:

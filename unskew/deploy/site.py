@@ -35,11 +35,7 @@ def sites() -> Path:
 
 
 def chosen(folder: Path | None) -> Path:
-    """The folder of a site; without one the only one that this user has.
-
-    Raises:
-        DeployError: If there is none, or several.
-    """
+    """The folder of a site; without one the only one that this user has, if there is but one."""
     if folder is not None:
         return folder
     known = sorted(path.parent for path in sites().glob("*/site.toml"))
@@ -100,11 +96,7 @@ def forget_invitation(folder: Path) -> None:
 
 
 def answer(folder: Path, name: str, word: str) -> None:
-    """Keep what a person says of an experiment: "accepted" or "refused".
-
-    Raises:
-        DeployError: If it was not offered.
-    """
+    """Keep what a person says of an experiment that was offered: "accepted" or "refused"."""
     place = folder / "experiments" / name
     if not (place / OFFER).exists():
         raise DeployError(f"{name} was not offered to this site; unskew site status lists what was")

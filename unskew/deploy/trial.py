@@ -75,11 +75,7 @@ def trial(experiment: Experiment, number: int, out: Path, say: Say, *, force: bo
 def prepare(
     experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
 ) -> tuple[FederationFolder, list[Path]]:
-    """Make the federation and its sites, or take those of a stopped run.
-
-    Raises:
-        RunError: If there is something else in `out`.
-    """
+    """Make the federation and its sites in a new folder, or take those of a stopped run."""
     place = out / "deploy"
     names = [f"site-{c}" for c in range(number)]
     folders = [place / "sites" / name for name in names]
@@ -148,11 +144,7 @@ class SiteProcess:
             self.process.wait()
 
     def look(self) -> None:
-        """Refuse to go on without it; to be called now and then.
-
-        Raises:
-            DeployError: If it has ended.
-        """
+        """Refuse to go on if it has ended; to be called now and then."""
         if (code := self.process.poll()) is not None:
             last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
             raise DeployError(f"{self.folder.name} ended with code {code}: {last} (log: {self.log})")

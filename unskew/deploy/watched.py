@@ -54,11 +54,7 @@ class Silent(WSGIRequestHandler):
 
 @contextmanager
 def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
-    """Answer on 127.0.0.1 while the `with` block goes on; gives the port, a free one for 0.
-
-    Raises:
-        DeployError: If the port is taken.
-    """
+    """Answer on 127.0.0.1 while the `with` block goes on; gives the port, a free one for 0."""
 
     metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(vitals.registry)
 

@@ -14,20 +14,12 @@ _REPORTED = {"examples": "counts of examples", "losses": "training losses", "sco
 
 
 def append(path: Path, action: str, **row: Any) -> None:
-    """Append a row to the audit log, on the disk when this returns.
-
-    Raises:
-        OSError: If the disk refuses.
-    """
+    """Append a row to the audit log, on the disk when this returns; OSError if the disk refuses."""
     append_row(path, {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "action": action[:40], **row})
 
 
 def record(path: Path, request: Envelope, reply: Envelope) -> None:
-    """Append a row about a request and its answer.
-
-    Raises:
-        OSError: If the disk refuses.
-    """
+    """Append a row about a request and its answer, on the disk when this returns; OSError if the disk refuses."""
     asked, answered = _head(request), _head(reply)
     context = asked.get("context")
     place = {**(context if isinstance(context, dict) else {}), **asked}

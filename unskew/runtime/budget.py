@@ -78,11 +78,7 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
 
 
 def check_planned(path: Path, data: str, spending: Sequence[Spending], rules: Rules) -> None:
-    """Refuse an experiment before its first upload, if all of them would cost more than the policy allows.
-
-    Raises:
-        WireError, RunError: As `charge`.
-    """
+    """Refuse an experiment before its first upload, if all of them would cost more than the policy allows."""
     with _opened(path) as db:
         _check(db, data, spending, rules, "after this experiment")
 
@@ -98,11 +94,7 @@ def _check(db: sqlite3.Connection, data: str, more: Sequence[Spending], rules: R
 
 
 def bind(path: Path, place: str, what: str) -> None:
-    """Record what a client commits itself to in a place, before its reply leaves.
-
-    Raises:
-        WireError: If it is bound to something else there.
-    """
+    """Record what a client commits itself to in a place, before its reply leaves; refuse anything else there."""
     with _opened(path) as db:
         db.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (place, what))
         (bound,) = db.execute("SELECT what FROM bound WHERE place = ?", (place,)).fetchone()

@@ -209,11 +209,7 @@ class _StoredAnswer:
 
 
 class _Cell:
-    """A client in one round of one seed and method, with the answers that it has given.
-
-    Raises:
-        WireError: If the request is of another experiment, or nowhere in it.
-    """
+    """A client in one round of one seed and method of its own experiment, with the answers that it has given."""
 
     def __init__(self, runtime: ClientRuntime, context: RoundContext) -> None:
         self.runtime, self.context, self.rules = runtime, context, runtime.rules
@@ -269,11 +265,7 @@ class _Cell:
             yield
 
     def load(self, name: str) -> _StoredAnswer:
-        """Read an answer.
-
-        Raises:
-            RunError: If it is gone, and with it the client's memory, or damaged.
-        """
+        """Read an answer; RunError if it is gone, and with it the client's memory, or damaged."""
         if name not in self.answers:
             raise RunError(
                 f"what this client remembered is gone ({name[:80]}); restore {self.folder}, or start a new run"
@@ -303,11 +295,7 @@ class _Cell:
         return self.load(since).memory if since else b""
 
     def held(self, held: Held) -> bytes:
-        """A value that this client holds, encoded.
-
-        Raises:
-            WireError: If it does not.
-        """
+        """A value that this client holds, encoded; refuse one that it does not."""
         hop = held.key.partition("/")[0]
         name = self.context.answer(int(hop)) if hop.isdecimal() and len(hop) < 7 else ""
         kept = self.load(name).held if name in self.answers else {}
@@ -422,11 +410,7 @@ class _Cell:
         return replace(me, private=asked, private_fixed=lasting)
 
     def charge(self, head: StepRequest, message: Any, what: str) -> None:
-        """Record what the reply costs of the client's privacy budget.
-
-        Raises:
-            WireError: If the budget is spent.
-        """
+        """Record what the reply costs of the client's privacy budget; refuse it if that is spent."""
         spending = hook(self.setup.method, "spending")
         if spending is None:
             return
@@ -484,11 +468,7 @@ class _Cell:
 
 
 def own_secret(state: Path) -> bytes:
-    """Read a client's own 32 random bytes in its folder of memory; they are made at the first use.
-
-    Raises:
-        RunError: If they are damaged.
-    """
+    """Read a client's own 32 random bytes in its folder of memory; they are made at the first use."""
     path = state / SECRET
     if not path.exists():
         state.mkdir(parents=True, exist_ok=True)

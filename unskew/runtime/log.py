@@ -33,11 +33,7 @@ class _Json(logging.Formatter):
 
 
 def show(form: Format = "text", file: Path | None = None) -> None:
-    """Show the log on stderr from now on, and write it to a file that is rotated, if one is given.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Show the log on stderr from now on, and write it to a file that is rotated, if one is given."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)

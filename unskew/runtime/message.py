@@ -254,11 +254,7 @@ def write(action: str, head: object, *parts: bytes) -> Envelope:
 
 
 def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
-    """Decode the head of an envelope that came from elsewhere, perhaps of the protocol before or after this one.
-
-    Raises:
-        WireError: If it is not a head of the type that goes with its action.
-    """
+    """Decode the head of an envelope from elsewhere, perhaps of the protocol before or after this one, or refuse it."""
     if envelope.action not in heads:
         raise WireError(f"the action of a message must be one of {', '.join(heads)}, got {envelope.action[:40]!r}")
     if len(envelope.head) > HEAD_BYTES:
@@ -299,11 +295,7 @@ def encode(envelope: Envelope) -> tuple[bytes, ...]:
 
 
 def decode(data: object) -> Envelope:
-    """Turn received bytes back into an envelope.
-
-    Raises:
-        WireError: If they are none.
-    """
+    """Turn received bytes back into an envelope; refuse what is none."""
     if not isinstance(data, bytes | bytearray):
         raise WireError(f"a message must be bytes, got {type(data).__name__}")
     view = memoryview(data)

@@ -199,12 +199,7 @@ class RemoteClients(Clients):
         return {part: {c: own[part] for c, own in scored if part in own} for part in parts}
 
     def scores(self, parts: Sequence[str], c: ClientId, head: EvaluationReply, payload: object) -> dict[str, Score]:
-        """A client's report on its own model, by part.
-
-        Raises:
-            WireError: If a part has not a value of each measure, in its range, on at least one example; or on another
-                number of them than before.
-        """
+        """A client's report on its own model, by part: all measures in their ranges, on as many examples as before."""
         measures, scores = self.model.measures, dict[str, Score]()
         for part, values, n in head.scores:
             if part not in parts or len(values) != len(measures) or n < 1:
@@ -367,11 +362,7 @@ class _RemoteRound:
                 del checked
 
     def received(self, exchange: Exchange, client: ClientId, head: StepReply, parts: tuple[bytes, ...]) -> Answer:
-        """Check a reply and the client's report of its work.
-
-        Raises:
-            WireError: If the reply cannot be one of this run, with the reason.
-        """
+        """Take a reply and the client's report of its work; refuse what cannot be of this run."""
         clients, model = self.clients, self.clients.model
         reply = clients.validator.decode(parts[0], clients.signatures[exchange.step].reply)
         for path, held in held_at(reply).items():

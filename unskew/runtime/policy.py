@@ -141,11 +141,7 @@ class Rules:
             raise ConfigError(f"method {name[:80]} may not run here: {self.where} allows methods = {list(allowed)}")
 
     def check_method(self, name: str, covered: bool) -> None:
-        """Refuse an experiment with a method that may not run; it is `covered` by noise on all that clients reply.
-
-        Raises:
-            ConfigError: Naming method, file and key.
-        """
+        """Refuse an experiment with a method that may not run; it is `covered` by noise on all that clients reply."""
         self._check_name(name)
         if self.policy.max_epsilon is not None and not covered:
             raise ConfigError(

@@ -53,11 +53,7 @@ class Validator:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def decode(self, data: bytes, of: Any) -> Any:
-        """Decode and check a value of type `of`.
-
-        Raises:
-            WireError: If the bytes are no such value, or `check` refuses it.
-        """
+        """Decode and check a value of type `of`; refuse any other."""
         value = wire.decode(data, of, self.max_bytes)
         self.check(value, of)
         return value
@@ -71,11 +67,7 @@ class Validator:
         return not fixed, not (isinstance(named.dtypes, list | tuple) and len(named.dtypes) == 1)
 
     def check(self, value: Any, of: Any = Any) -> None:
-        """Refuse a value of type `of` that cannot be a message of this run.
-
-        Raises:
-            WireError: Naming the field and what is wrong with it.
-        """
+        """Refuse a value of type `of` that cannot be a message of this run, and name the field that is wrong."""
         for path, table, part_names, kinds in _tables(value, of):
             for name, t in table.items():
                 if name in part_names:
