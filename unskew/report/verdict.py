@@ -7,7 +7,7 @@ from typing import Any
 
 from unskew.info import OneClassModels
 from unskew.protocol import SgdConfig
-from unskew.record.logs import CLOCK, described, plain
+from unskew.record.logs import described, plain
 from unskew.record.reader import Record, configured
 from unskew.report import tables, together, worth
 from unskew.report.stats import CONFIDENCE
@@ -128,7 +128,7 @@ def _reached(record: Record) -> str:
             best = m.first(means)
             among = "has the best" if len(means) > 1 else "reaches"
             return f"{best} {among} {whose} {m.label} of {m.with_unit(means[best])}."
-    return "The sites sent no metrics." if _silent(record) else f"No {m.label} has been measured yet."
+    return "The sites sent no metrics." if record.deployed else f"No {m.label} has been measured yet."
 
 
 def compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
@@ -180,16 +180,9 @@ def notes(record: Record) -> tuple[str, ...]:
 
 def _undefined(record: Record) -> str:
     """A sentence on metrics that were asked for and have no number, so that no table has them."""
-    known = {*record.frame.names()}
-    missing = [m.name for m in record.asked if not {m.shared, m.own} & known]
-    nothing = not missing or _silent(record)
-    return "" if nothing else f"{listed(missing)} was not a number (NaN) in any round, so no table has it."
-
-
-def _silent(record: Record) -> bool:
-    """True if a run over a network has ended without a metric: noise or their policies let clients send none."""
-    measured = any(name != CLOCK and not name.startswith("bytes.") for name in record.frame.names())
-    return record.deployed and record.summary is not None and not measured
+    missing = [m.name for m in record.asked if not {m.shared, m.own} & {*record.frame.names()}]
+    why = "sent by no site" if record.deployed else "not a number (NaN) in any round"
+    return f"{listed(missing)} was {why}, so no table has it." if missing else ""
 
 
 def _of_gains(record: Record) -> list[str]:
