@@ -141,12 +141,9 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: time
 
     Args:
         who: Authority that signs.
-        hosts: Names and IP addresses; loopback is always among them.
+        hosts: Host names and IP addresses, and nothing else; loopback is always among them.
         folder: Folder to write to.
         valid: Validity of the certificate.
-
-    Raises:
-        DeployError: If something is neither a host name nor an address.
     """
     key, names = new_key(), (*hosts, *LOOPBACK)
     signed = _leaf(who, names[0], key.public_key(), valid, names)

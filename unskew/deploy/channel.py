@@ -182,12 +182,13 @@ class Peer(Line):
         return self.out is not None or self.left > time.monotonic() - AWAY_S
 
 
+@dataclass(eq=False)
 class GrpcServer:
     """Gives requests to nodes and takes one reply to each; it listens as long as the `with` block goes on.
 
     The plan's thread calls `clients`, `send`, `receive` and `forget`; each connection has two threads of its own.
 
-    Args:
+    Attributes:
         listen: "host:port"; port 0 takes a free one, which `port` then says.
         credentials: The server's own; asked again at each connection, so that they may be renewed.
         registered: The node that a public key belongs to, if it may take part; asked at each connection.
@@ -196,17 +197,15 @@ class GrpcServer:
         watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
     """
 
-    def __init__(
-        self,
-        listen: str,
-        credentials: Callable[[], Credentials],
-        registered: Callable[[bytes], Node | None],
-        certify: Callable[[bytes, bytes], bytes],
-        note: Callable[[str], None] = lambda text: None,
-        watch: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.listen, self.registered, self.certify, self.note, self.watch = listen, registered, certify, note, watch
-        self.port, self._own = 0, credentials
+    listen: str
+    credentials: Callable[[], Credentials]
+    registered: Callable[[bytes], Node | None]
+    certify: Callable[[bytes, bytes], bytes]
+    note: Callable[[str], None] = lambda text: None
+    watch: Callable[[], None] = lambda: None
+    port: int = 0
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._peers: defaultdict[Node, Peer] = defaultdict(Peer)
         self._done: queue.SimpleQueue[tuple[Node, int, Envelope | Lost]] = queue.SimpleQueue()
@@ -235,7 +234,7 @@ class GrpcServer:
         self._grpc.stop(0.5).wait()
 
     def _configuration(self) -> Any:
-        key, certificate, root = self._own()
+        key, certificate, root = self.credentials()
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root)
 
     # ------------------------------------------------------------ the plan's thread
@@ -400,10 +399,11 @@ class TurnedAway(DeployError):
     """The server does not take this client, with the reason that it gives."""
 
 
+@dataclass(eq=False)
 class Connection:
     """A client's connection: it is made anew whenever it breaks, and answers one request after another.
 
-    Args:
+    Attributes:
         address: "host:port" of the server.
         credentials: The client's own; asked at each connection, since certificates are renewed.
         answer: Answers a request; it is called in a thread of its own, so that a line that breaks while it trains is
@@ -411,16 +411,13 @@ class Connection:
         status: Says how the client is, for the server's status.
     """
 
-    def __init__(
-        self,
-        address: str,
-        credentials: Callable[[], Credentials],
-        answer: Callable[[Envelope], Envelope],
-        status: Callable[[], dict[str, Any]] = dict,
-    ) -> None:
-        self._credentials, self._status = credentials, status
-        self._address, self._answer, self._process = address, answer, secrets.token_hex(8)
-        self._lock, self._line = threading.Lock(), Line()
+    address: str
+    credentials: Callable[[], Credentials]
+    answer: Callable[[Envelope], Envelope]
+    status: Callable[[], dict[str, Any]] = dict
+
+    def __post_init__(self) -> None:
+        self._lock, self._line, self._process = threading.Lock(), Line(), secrets.token_hex(8)
         self._work: queue.SimpleQueue[tuple[int, bytearray]] = queue.SimpleQueue()
         threading.Thread(target=self._worker, daemon=True).start()
 
@@ -434,7 +431,7 @@ class Connection:
         out: Outgoing = queue.SimpleQueue()
         with self._lock:
             have, number = len(self._line.data), self._line.number
-        own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self._status()}
+        own = {"process": self._process, "protocol": PROTOCOL, "library": __version__, "status": self.status()}
         out.put(iter([_control(b"h", number=number, have=have, **own)]))
 
         def outgoing() -> Iterator[bytes]:
@@ -444,24 +441,24 @@ class Connection:
                     messages = out.get(timeout=max(due - time.monotonic(), 0.0))
                 except queue.Empty:
                     due = time.monotonic() + TELL_S
-                    messages = iter([_control(b"s", **self._status())])
+                    messages = iter([_control(b"s", **self.status())])
                 if messages is None:
                     return
                 yield from messages
 
         try:
-            with _channel(self._address, self._credentials()) as channel:
+            with _channel(self.address, self.credentials()) as channel:
                 for message in channel.stream_stream(METHOD)(outgoing()):
                     self._take(message, out)
         except WireError as error:
-            raise Away(f"the server at {self._address} sends what no server does: {error}") from None
+            raise Away(f"the server at {self.address} sends what no server does: {error}") from None
         except grpc.RpcError as error:
-            raise _failed(self._address, error) from None
+            raise _failed(self.address, error) from None
         finally:
             with self._lock:
                 self._line.out = None
             out.put(None)
-        raise Away(f"the server at {self._address} has ended the connection")
+        raise Away(f"the server at {self.address} has ended the connection")
 
     def _take(self, message: bytes, out: Outgoing) -> None:
         with self._lock:
@@ -482,7 +479,7 @@ class Connection:
     def _worker(self) -> None:
         while True:
             number, request = self._work.get()
-            reply = answer_to(request, self._answer)
+            reply = answer_to(request, self.answer)
             with self._lock:
                 if number == self._line.number:
                     self._line.own = reply
@@ -522,12 +519,7 @@ def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
 def certify(address: str, credentials: Credentials, request: bytes, deadline_s: float = 60.0) -> bytes:
     """Ask the server for a certificate, as the holder of an invitation or of a certificate that is to be renewed.
 
-    Returns:
-        The certificate, PEM; empty if the coordinator has yet to approve it.
-
-    Raises:
-        Away: If the server cannot be reached.
-        TurnedAway: If it refuses, with its reason, or is none of this federation.
+    Returns it, PEM, or nothing if the coordinator has yet to approve it; raises Away or TurnedAway, as a connection.
     """
     try:
         with _channel(address, credentials) as channel:

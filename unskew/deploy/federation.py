@@ -64,9 +64,6 @@ class FederationFolder:
 
     Attributes:
         folder, keys: The folder, and the one in it with keys and certificates of authority and server.
-
-    Raises:
-        DeployError: If the folder is none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,15 +85,12 @@ class FederationFolder:
         """Make a federation with an authority, a server's certificate and an empty database.
 
         Args:
-            folder: A new folder; only its owner can enter it.
+            folder: A new or empty folder; only its owner can enter it.
             name: Name of the federation.
             host, port: Where sites reach the server.
             listen: Address at which it listens, on the same port.
             names: More host names and addresses under which the server is reached.
             days: Days for which certificates of server and sites are valid; they are renewed in time.
-
-        Raises:
-            DeployError: If the folder holds something already.
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DeployError(f"{folder} exists already; name another folder")
@@ -210,12 +204,9 @@ class FederationFolder:
         """Make a token for each site; one that it had before is no longer taken.
 
         Args:
-            names: Names of the sites, new ones or invited ones, or such as were removed.
+            names: Names of the sites, new ones or invited ones, or such as were removed; no members.
             hours: Hours for which the tokens are taken.
             ask: True if a site must be approved when it has come.
-
-        Raises:
-            DeployError: If one is a member already, or cannot be called so.
         """
         tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
         reached = self.about["host"], self.about["port"]
@@ -235,7 +226,7 @@ class FederationFolder:
         return tokens
 
     def certify(self, caller: bytes, request: bytes) -> bytes:
-        """Sign a site's certificate: the first by its invitation, later ones by the certificate it has.
+        """Sign a site's certificate: the first by its invitation, later ones by the certificate it has, else none.
 
         Args:
             caller: Certificate of whoever asks, PEM; the authority has signed it.
@@ -244,9 +235,6 @@ class FederationFolder:
         Returns:
             The certificate and the authorities that are trusted (`certificates.answer`); empty if somebody has yet to
             approve it.
-
-        Raises:
-            DeployError: If the invitation is not good for it, with the reason.
         """
         key, valid = certificates.requested(request), timedelta(days=self.about["days"])
         wanted, owner = public_bytes(key), public_key(caller)
@@ -331,10 +319,6 @@ class FederationFolder:
             experiment: The experiment.
             options: Settings of `ServerConfig` that are not its defaults; min_clients is by default all.
             sites: Names of the sites; by default all that are not removed.
-
-        Raises:
-            DeployError: If there is no such site, or no site at all.
-            ConfigError: If a setting is not allowed, or more sites are waited for than there are.
         """
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
         from unskew.experiment.config import to_toml  # with all of PyTorch

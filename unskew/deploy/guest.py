@@ -51,10 +51,6 @@ def run(transport: Transport, offer: Mapping[str, Any], allow_code: bool) -> Pat
         transport: Reaches the sites.
         offer: The offer.
         allow_code: Import code that the experiment names.
-
-    Raises:
-        ConfigError, DataError: If the experiment cannot be run so.
-        QuorumError, RunError: If the run failed.
     """
     folder, config = _folder(offer, "server"), _config(offer)
     load(folder / EXPERIMENT, allow_code=allow_code)

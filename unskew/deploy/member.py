@@ -164,7 +164,6 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
 
     Raises:
         DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
-        KeyboardInterrupt: When it is stopped.
     """
     site = read_settings(folder / "site.toml", Site)
     at, trusted = site.server, list(map(fingerprint, certificates.load_all(folder / "ca.crt")))

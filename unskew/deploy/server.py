@@ -134,12 +134,7 @@ def serve(
 def agreed(
     rules: Preprocess, deployment: "DeploymentState", names: Sequence[str], met: Callable[[], Membership], note: Note
 ) -> Preprocess:
-    """The rules with the numbers that the clients agree on, of whom each tells the sums of its own columns, once.
-
-    Raises:
-        DataError: If a column holds words at one client and numbers at another.
-        QuorumError: If too few clients are connected.
-    """
+    """The rules with the numbers that the clients agree on, of whom each tells the sums of its own columns, once."""
     if not deployment.sums:
         first = met()
         first.wait(first.config.min_clients, first.config.wait_s)

@@ -49,9 +49,7 @@ def join(token: Token, folder: Path, site: Site) -> None:
     """Make a site's folder, with a key of its own, which asks for its certificate when it starts.
 
     A site that joins again, with a new token, gets a new key; of its settings those stay that `site` leaves open.
-
-    Raises:
-        DeployError: If the folder is another site's, or one of another federation.
+    The folder of another site, or of one of another federation, is refused.
     """
     before = read_settings(folder / "site.toml", Site) if (folder / "site.toml").exists() else None
     if before is not None:
@@ -75,10 +73,7 @@ def admit(folder: Path, certify: Callable[[bytes], bytes]) -> bool:
 
     Args:
         folder: The site's folder.
-        certify: Answers a request for a certificate as the server does.
-
-    Raises:
-        DeployError: As `certify`, or if what it answers is no certificate for the site's key.
+        certify: Answers a request for a certificate as the server does; any other answer is refused.
     """
     if not (answer := certify(certificates.request(certificates.load_key(folder / "new.key")))):
         return False

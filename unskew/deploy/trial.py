@@ -44,13 +44,9 @@ def trial(experiment: Experiment, number: int, out: Path, say: Say, *, force: bo
     Args:
         experiment: Experiment to run.
         number: Number of sites, that of the split's clients.
-        out: Folder of the run.
+        out: Folder of the run, with nothing else in it.
         say: Called with a line when something happens.
         force: That of `server.serve`.
-
-    Raises:
-        ConfigError, DataError: If the experiment cannot be deployed so.
-        RunError: If there is something else in `out`, or the run failed.
     """
     _require_same(experiment, out / "config.toml", out)
     if (out / "summary.json").exists():

@@ -180,10 +180,11 @@ class Standing:
     noted: set[str] = field(default_factory=set)
 
 
+@dataclass(eq=False)
 class Membership:
     """The clients that are connected, and which of them take part.
 
-    Args:
+    Attributes:
         transport: The network.
         run: Random name of the run.
         expected: The server's own description, with which clients' must agree; what is empty in it accepts any.
@@ -195,22 +196,19 @@ class Membership:
         agreed: Rules of a table's columns that clients have agreed on; None if they have not, or need not.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        run: str,
-        expected: ClientInfo,
-        config: ServerConfig,
-        clients: Collection[ClientId] | None = None,
-        known: dict[ClientId, ClientInfo] | None = None,
-        note: Note = lambda text: None,
-        agreed: dict[str, ColumnRule] | None = None,
-    ) -> None:
-        self.requests, self.run, self.expected, self.config = Requests(transport), run, expected, config
-        self.clients = frozenset(range(config.num_clients) if clients is None else clients)
-        self.note, self.agreed = note, agreed
-        self.known: dict[ClientId, ClientInfo] = {} if known is None else known
-        for client in self.known.keys() - self.clients:  # their word must not decide about the others
+    transport: Transport
+    run: str
+    expected: ClientInfo
+    config: ServerConfig
+    clients: Collection[ClientId] | None = None
+    known: dict[ClientId, ClientInfo] = field(default_factory=dict)
+    note: Note = lambda text: None
+    agreed: dict[str, ColumnRule] | None = None
+
+    def __post_init__(self) -> None:
+        self.requests = Requests(self.transport)
+        self._may = frozenset(range(self.config.num_clients) if self.clients is None else self.clients)
+        for client in self.known.keys() - self._may:  # their word must not decide about the others
             del self.known[client]
         self._met = dict(self.known)  # refused ones, too
         self._standing: dict[ClientId, Standing] = {}
@@ -245,7 +243,7 @@ class Membership:
 
         A client that was refused may have been mended meanwhile: it is greeted again now and then.
         """
-        here, now = self.requests.transport.clients() & self.clients, time.monotonic()
+        here, now = self.transport.clients() & self._may, time.monotonic()
         for client in self._standing.keys() - here:
             left = self._standing.pop(client)
             if left.here or left.late:
@@ -261,11 +259,7 @@ class Membership:
             self._admit(client, came, deadline_s)
 
     def wait(self, at_least: int, wait_s: float) -> None:
-        """Greet clients until `at_least` take part.
-
-        Raises:
-            QuorumError: If they do not after `wait_s` seconds, or too many are refused and know why.
-        """
+        """Greet clients until `at_least` take part; QuorumError after `wait_s` seconds, or if too many are refused."""
         end = time.monotonic() + wait_s
         before: object = None
         for standing in self._standing.values():
@@ -278,7 +272,7 @@ class Membership:
                 return
             left, so_many = end - time.monotonic(), f"{len(present)} of {self.expected.num_clients} clients"
             final = sum(s.again > time.monotonic() for s in refused.values())  # those that were told
-            if left <= 0.0 or final > len(self.clients) - at_least:
+            if left <= 0.0 or final > len(self._may) - at_least:
                 why = "".join(f"; client {c} is refused: {s.reason}" for c, s in refused.items())
                 raise QuorumError(
                     f"{so_many} are connected after {wait_s - max(left, 0.0):.3g} s, {at_least} needed; "

@@ -13,7 +13,7 @@ import math
 import secrets
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple, TypeVar
@@ -98,14 +98,15 @@ class Profile(NamedTuple):
     norms: dict[str, float]
 
 
+@dataclass(eq=False)
 class RemoteClients(Clients):
     """Clients that are reached over a network.
 
     Client memory stays with the clients.  The server only keeps, by client, the name of the answer after which it
     remembers something; a client that has lost its memory refuses to take part and says so.
 
-    Args:
-        method: Method whose steps they run.
+    Attributes:
+        method: Method whose steps they run; its annotations say what each step receives, returns and keeps.
         model: Task and model it is run on.
         membership: Clients that are connected, and the server's terms.
         executor: Evaluates the global model; trains nothing.
@@ -115,44 +116,37 @@ class RemoteClients(Clients):
         seed_index: Place of the seed among the experiment's.
         spool: Folder for replies that wait; None is the system's for temporary files.
         before: What crossed the network before the first round, which has it in the record.
-
-    Raises:
-        ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
+        refused: Why the last reply of a client was refused, which it is yet to be told.
     """
 
+    method: Method[Any]
+    model: ServerModel
+    membership: Membership
+    executor: Executor
+    count: Callable[[], int]
+    key: Key
+    cell: int = 0
+    seed_index: int = 0
+    spool: Path | None = None
+    before: Sequence[NetworkTransfer] = ()
+    refused: dict[ClientId, str] = field(default_factory=dict)
     remote = True
+    memory_type = str
 
-    def __init__(
-        self,
-        method: Method[Any],
-        model: ServerModel,
-        membership: Membership,
-        executor: Executor,
-        *,
-        count: Callable[[], int],
-        key: Key,
-        cell: int = 0,
-        seed_index: int = 0,
-        spool: Path | None = None,
-        before: Sequence[NetworkTransfer] = (),
-    ) -> None:
-        self.config = membership.config
+    def __post_init__(self) -> None:
+        method, model, self.config = self.method, self.model, self.membership.config
         wire.memory_type(method)
-        self.model, self.membership, self.executor = model, membership, executor
-        self.ids = tuple(range(self.config.num_clients))
-        self.key, self.cell, self.seed_index, self.spool, self.before = key, cell, seed_index, spool, before
-        self.memory, self.memory_type = Memory(), str
+        self.ids, self.memory = tuple(range(self.config.num_clients)), Memory()
         self.steps, self.signatures = steps_of(method), wire.signatures(method)
         self.held_type = wire.held_type(method)
         sizes = sizes_of(model.num_classes, model.layout, model.initial, model.public)
         self.validator = Validator(model.initial, limit_bytes(model.initial, MODELS), self.config.max_norm, 0, sizes)
         self.validate_reply = hook(method, "validate_reply")
-        self._count, self.rounds_begun = count, 0
+        self.rounds_begun = 0
         self._counts: dict[ClientId, int] = {}
         self._scored: dict[tuple[ClientId, str], int] = {}
         self._warnings: list[str] = []
         self._failures: list[LostReply] = []
-        self.refused: dict[ClientId, str] = {}  # why the last reply of a client was, which it is yet to be told
         self._sent: list[NetworkTransfer] = []
         self.under_way: dict[ClientId, Callable[..., Any]] = {}
 
@@ -167,7 +161,7 @@ class RemoteClients(Clients):
         self.under_way = {c: take for c, take in self.under_way.items() if waits(c)}
         if t == 1:
             self._sent, self.before = [*self._sent, *self.before], ()
-        self.rounds_begun = self._count()
+        self.rounds_begun = self.count()
         self.now = _RemoteRound(self, t)
         return self.now
 
@@ -406,10 +400,8 @@ class _RemoteRound:
         """Find clients whose replies made the global model diverge; empty if it did not.
 
         It diverged if it is not finite or `GROWTH` times larger than it was and than the median reply; suspects
-        are those whose tensors were the first to be `GROWTH` times larger than the median.
-
-        Raises:
-            DivergedError: If the model is not finite and no reply stands out.
+        are those whose tensors were the first to be `GROWTH` times larger than the median.  DivergedError if there are
+        none and the model is not finite.
         """
         if after is None:
             return {}

@@ -121,14 +121,7 @@ class Rules:
         return Path(self.policy.audit).expanduser() if self.policy.audit else home / "audit.jsonl"
 
     def check_names(self, table: Mapping[str, Any]) -> None:
-        """Refuse an experiment, before anything in it is looked up, whose methods may not run by their names.
-
-        Args:
-            table: The experiment's TOML, which may hold anything.
-
-        Raises:
-            ConfigError: Naming the first method, the file and the key.
-        """
+        """Refuse an experiment, as a table of anything, whose methods may not run by their names; none is looked up."""
         several = table.get("methods")
         for entry in several if isinstance(several, list) else [table.get("method")]:
             self._check_name(str(entry.get("name") if isinstance(entry, Mapping) else entry))
