@@ -110,9 +110,7 @@ def test_what_is_no_message_is_refused_on_both_sides(small: Small) -> None:
         assert lost.reason.startswith("refused: ")
     hello = b"".join(encode(write("hello", Hello("a", "b"))))
     assert reply_of(hello, 9) == Lost(TOO_LARGE)
-    came = reply_of(hello, 1000)
-    assert isinstance(came, Envelope)
-    assert came.size == len(hello)
+    assert getattr(reply_of(hello, 1000), "size", 0) == len(hello)
 
 
 # ---------------------------------------------------------------- the systems themselves

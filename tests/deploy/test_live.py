@@ -28,9 +28,8 @@ class Live:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self.said = folder, list[str]()
-        self.federation = FederationFolder.create(
-            folder / "federation", "test", "127.0.0.1", free_port(), "127.0.0.1", **options
-        )
+        at = "127.0.0.1", free_port(), "127.0.0.1"
+        self.federation = FederationFolder.create(folder / "federation", "test", *at, **options)
 
     def join(self, *names: str) -> None:
         for token in self.federation.invite(names):

@@ -42,9 +42,6 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial.subprocess, "Popen", started)
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,9 @@ from unskew.info import PrivacyBudget, parts
 from unskew.keys import Key
 from unskew.runtime import client as client_side
 from unskew.runtime import membership as memberships
-from unskew.runtime.membership import Membership
+from unskew.runtime.membership import Membership, Requests
 from unskew.runtime.message import (
+    AWAY,
     REPLIES,
     REQUESTS,
     ClientInfo,
@@ -448,26 +449,9 @@ def test_a_client_that_comes_back_with_other_data_takes_no_part(tmp_path: Path) 
     assert membership.present == (0, 1, 2, 3, 4, 5)
 
 
-class Introductions:
-    """A network on which nodes introduce themselves with what `infos` has for them."""
-
-    def __init__(self) -> None:
-        self.infos: dict[int, ClientInfo] = {}
-        self.greeted: list[int] = []
-
-    def clients(self) -> set[int]:
-        return set(self.infos)
-
-    def send(self, client: int, envelope: Envelope, deadline_s: float, most: int) -> bool:
-        self.greeted.append(client)
-        return True
-
-    def receive(self, seconds: float) -> Iterator[tuple[int, Envelope]]:
-        client = self.greeted.pop(0)
-        yield client, write("hello", self.infos[client])
-
-    def forget(self, client: int, late: str = "") -> None:
-        raise AssertionError
+def introduced(infos: dict[int, ClientInfo]) -> dict[int, Handler]:
+    """Clients that introduce themselves so, and do nothing else."""
+    return {c: lambda message, info=info: write("hello", info) for c, info in infos.items()}  # type: ignore[misc]
 
 
 HONEST = {"columns": "age", "images": "floats 1 x 8 x 8", "scale": 1}
@@ -480,16 +464,15 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
     expected = ClientInfo(0, 4, "0", "c", ("a", "b"), "l", "", True, images="floats 1 x 8 x 8")
     info, config = ClientInfo(0, 4, "0", "c", ("a", "b"), "l", "rows 0", True, (), **lie), ServerConfig(4, 4)
     honest = {c: dataclasses.replace(info, client=c, data=f"rows {c}", **HONEST) for c in (1, 2, 3)}
-    network, said, known = Introductions(), list[str](), dict[int, ClientInfo]()
-    network.infos = {0: info}
+    network, said, known = Loopback(introduced({0: info})), list[str](), dict[int, ClientInfo]()
     Membership(network, "r", expected, config, None, known).call()
     assert list(known) == [0]  # as deployment.json has it when the server is started again
     membership = Membership(network, "r", expected, config, None, known, note=said.append)
-    network.infos = {0: info, 1: honest[1]}
+    network.handlers = introduced({0: info, 1: honest[1]})
     membership.call()
     assert membership.present == (0,)
     assert "client 1 is refused: the " in said[-1]
-    network.infos |= honest
+    network.handlers |= introduced(honest)
     for _ in range(2):
         membership.call()
     assert membership.present == (1, 2, 3)
@@ -498,7 +481,7 @@ def test_one_client_that_comes_first_does_not_keep_out_all_others(lie: dict[str,
         standing.again = 0.0
     membership.call()
     assert membership.present == (1, 2, 3)
-    network.infos = {3: dataclasses.replace(honest[3], **lie), **{c: honest[c] for c in (1, 2)}}
+    network.handlers = introduced({**honest, 3: dataclasses.replace(honest[3], **lie)})
     membership = Membership(network, "r", expected, config, None, known)
     membership.call()
     assert membership.present == (1, 2)  # and nobody outvotes the others by coming back
@@ -512,6 +495,33 @@ def test_clients_whose_data_are_not_of_the_kind_that_is_asked_for_are_sent_away(
     assert membership.present == (() if own else (0, 1, 2, 3, 4, 5))
     said = {"it has no data of its own, and clients of this experiment have their own"}
     assert {why for _, why in membership.refused()} == (said if own else set())
+
+
+class Silent(Loopback):
+    """Nobody answers."""
+
+    def __init__(self) -> None:
+        super().__init__({c: lambda message: message for c in range(2)})
+        self.forgotten: list[tuple[int, str]] = []
+
+    def receive(self, seconds: float) -> Iterator[tuple[int, Envelope | Lost]]:
+        memberships.time.sleep(seconds)
+        return iter(())
+
+    def forget(self, client: int, late: str = "") -> None:
+        self.forgotten.append((client, late))
+
+
+def test_who_is_late_is_forgotten_and_the_network_is_told_so() -> None:
+    network = Silent()
+    requests, late = Requests(network), Lost("late: no reply within 5 s", late=True)
+    requests.send({0: Envelope("ask", "{}")}, 9.0, 10, {0})
+    came = requests.exchange(dict.fromkeys((1, 2), Envelope("ask", "{}")), 5.0, 10)
+    assert came == {2: Lost(AWAY, sent=False), 1: late}
+    assert network.forgotten == [(1, late.reason)]
+    assert requests.waits_for(0)
+    requests.settle()
+    assert [client for client, _ in network.forgotten] == [1, 0]
 
 
 # ---------------------------------------------------------------- as they come
@@ -943,6 +953,3 @@ def test_scores_beyond_reason_are_refused(tmp_path: Path) -> None:
         found = there.runtime.evaluate_on_clients(state, 1, ["personal", "val"])
         assert 1 not in found["personal"]
         assert [(f.client, f.step) for f in there.runtime.drain_records()[0]] == [(1, "evaluate")]
-
-
-# ---------------------------------------------------------------- the apps

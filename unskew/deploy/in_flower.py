@@ -100,8 +100,8 @@ class GridTransport:
 
     def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
         """Push a request."""
-        node = next(node for node, number in self._numbers.items() if number == client)
-        pushed = _message(node, b"".join(encode(envelope)), deadline_s + MARGIN_S)
+        nodes = [node for node, number in self._numbers.items() if number == client]
+        pushed = _message(nodes[-1], b"".join(encode(envelope)), deadline_s + MARGIN_S)
         (identity,) = self.grid.push_messages([pushed])
         if identity:  # a request that is too large has none
             self._waiting[identity] = client, most

@@ -98,6 +98,7 @@ class Requests:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self._ends: dict[ClientId, tuple[float, Lost]] = {}  # until when each is waited for, and what becomes of it
+        self._soonest = math.inf  # end of the first of them
         self._came: dict[ClientId, Envelope | Lost] = {}  # in the order in which they came
 
     def send(
@@ -106,6 +107,7 @@ class Requests:
         """Send each client its envelope, if it is here; its reply has at most `most` bytes."""
         end = time.monotonic() + deadline_s, Lost(f"late: no reply within {deadline_s:g} s", late=True)
         self.forget(envelopes)
+        self._soonest = min(self._soonest, end[0])
         for client, envelope in envelopes.items():
             if client in here and self.transport.send(client, envelope, deadline_s, most):
                 self._ends[client] = end
@@ -128,9 +130,11 @@ class Requests:
             self._look()
 
     def _look(self) -> None:
-        now, soonest = time.monotonic(), min(end for end, _ in self._ends.values())
-        due = {client: lost for client, (end, lost) in self._ends.items() if end <= now}  # it may have come by now
-        for client, came in self.transport.receive(max(soonest - now, 0.0)):
+        now, due = time.monotonic(), dict[ClientId, Lost]()
+        if now >= self._soonest:
+            due = {client: lost for client, (end, lost) in self._ends.items() if end <= now}  # it may have come by now
+            self._soonest = min((end for end, _ in self._ends.values() if end > now), default=math.inf)
+        for client, came in self.transport.receive(0.0 if due else self._soonest - now):
             if self._ends.pop(client, None) is not None:
                 self._came[client] = came
         for client in due.keys() & self._ends.keys():
@@ -286,7 +290,7 @@ class Membership:
     def send(self, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None, most: int) -> None:
         """Send each client that takes part its envelope; `next` has the replies, of at most `most` bytes."""
         deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
-        self.requests.send(envelopes, deadline_s, most, self.present)
+        self.requests.send(envelopes, deadline_s, most, {*self.present})
         for client in envelopes.keys() & self._standing.keys():
             self._standing[client].hurried = timeout_s is not None
 
