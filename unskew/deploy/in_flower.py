@@ -33,6 +33,8 @@ from unskew.runtime.message import Envelope, Lost, encode, reply_of
 LOOK_S = 0.15
 MARGIN_S = 60.0
 """Time beyond our deadline for which Flower keeps a request and its reply, seconds."""
+PATIENCE_S = 600.0
+"""Time after which a node that did not say who is there is asked again, seconds."""
 NO_REPLY, GONE = 3, 5
 """Flower's codes for a request whose time is over, and for a site from which no heartbeat comes."""
 ENVELOPE, NUMBER, NOBODY = "envelope", "partition-id", -1
@@ -84,14 +86,18 @@ class GridTransport:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._numbers: dict[int, ClientId] = {}  # by node
+        self._again: dict[int, float] = {}  # when each may be asked who is there
         self._waiting: dict[str, tuple[ClientId, int]] = {}  # by message
 
     def clients(self) -> set[ClientId]:
         """Clients that are connected, as far as Flower knows: one that died is listed for up to a minute."""
-        here = {*self.grid.get_node_ids()}
+        here, now = {*self.grid.get_node_ids()}, time.monotonic()
         self._numbers = {node: number for node, number in self._numbers.items() if node in here}
-        asked = [_message(node, b"", MARGIN_S) for node in here - self._numbers.keys()]
-        for reply in self.grid.send_and_receive(asked, timeout=MARGIN_S) if asked else ():
+        # One that has not said who is there is another's, or is mended and comes back as a new one.
+        new = [node for node in here - self._numbers.keys() if now >= self._again.get(node, now)]
+        self._again |= dict.fromkeys(new, now + PATIENCE_S)
+        asked = [_message(node, b"", 2 * MARGIN_S) for node in new]
+        for reply in self.grid.send_and_receive(asked, timeout=2 * MARGIN_S) if asked else ():
             if not reply.has_error():
                 node = reply.metadata.src_node_id
                 self._numbers[node] = number_in(reply)
