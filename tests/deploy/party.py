@@ -12,7 +12,7 @@ from unskew.deploy import certificates, member, resident, site
 from unskew.deploy.channel import Node, Peer
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import Site
+from unskew.deploy.settings import About, Site
 from unskew.experiment.config import Experiment
 from unskew.runtime.message import Envelope, Lost
 
@@ -55,7 +55,7 @@ class Party:
     hub: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
-        self.federation = FederationFolder.create(self.folder / "federation", "test", "127.0.0.1", 8443, "127.0.0.1")
+        self.federation = FederationFolder.create(self.folder / "federation", About("test"))
 
     def join(self, *names: str, **settings: Any) -> list[Path]:
         """Let sites join, and be there."""

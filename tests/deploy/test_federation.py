@@ -13,7 +13,7 @@ from unskew.deploy import backup, certificates, site
 from unskew.deploy.channel import Peer
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Offer, Token
-from unskew.deploy.settings import Site
+from unskew.deploy.settings import About, Site
 from unskew.errors import ConfigError, DeployError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -41,7 +41,7 @@ def test_a_folder_is_its_owners_and_is_not_made_twice(party: Party, tmp_path: Pa
     assert stat.S_IMODE((folder / "authority" / "ca.key").stat().st_mode) == 0o600
     for taken in (folder, tmp_path):
         with pytest.raises(DeployError, match="exists already"):
-            FederationFolder.create(taken, "x", "127.0.0.1", 1, "127.0.0.1")
+            FederationFolder.create(taken, About())
     with pytest.raises(DeployError, match="is no federation"):
         FederationFolder(tmp_path)
 

@@ -14,7 +14,7 @@ pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
 
 from unskew.deploy import channel, member, resident, site
 from unskew.deploy.federation import FederationFolder
-from unskew.deploy.settings import Site
+from unskew.deploy.settings import About, Site
 from unskew.deploy.trial import free_port
 from unskew.errors import DeployError
 from unskew.experiment.config import Experiment
@@ -28,8 +28,8 @@ class Live:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self.said = folder, list[str]()
-        at = "127.0.0.1", free_port(), "127.0.0.1"
-        self.federation = FederationFolder.create(folder / "federation", "test", *at, **options)
+        about = About("test", port=free_port(), **options)
+        self.federation = FederationFolder.create(folder / "federation", about)
 
     def join(self, *names: str) -> None:
         for token in self.federation.invite(names):

@@ -123,8 +123,9 @@ def init(
     """
     require()
     from unskew.deploy.federation import FederationFolder
+    from unskew.deploy.settings import About
 
-    federation = FederationFolder.create(folder, name, host, port, listen, names or [], days)
+    federation = FederationFolder.create(folder, About(name, host, port, listen, tuple(names or ()), days))
     print(f"made: {folder}; keep it to yourself, and a backup of it")
     print(f"fingerprint of the authority, to read to each site by telephone: {federation.fingerprint()}")
     if host not in ("127.0.0.1", "localhost", "::1") and listen == "127.0.0.1":
@@ -314,7 +315,7 @@ def serve(
 def units(out: Out = Path(), folder: Folder = HERE) -> None:
     """Write a systemd unit and a compose file for serve."""
     about = _federation(folder).about
-    write_units(f"unskew fed {about['name']}", ["fed", "serve", "--folder"], [folder], out, port=about["port"])
+    write_units(f"unskew fed {about.name}", ["fed", "serve", "--folder"], [folder], out, port=about.port)
 
 
 @fed.command("backup")
@@ -367,8 +368,8 @@ def jobs(as_json: AsJson = False, folder: Folder = HERE) -> None:
     rows = _federation(folder).jobs()
     if as_json:
         print(json.dumps({"experiments": rows}))
-        return
-    print_jobs(rows)
+    else:
+        print_jobs(rows)
 
 
 def print_jobs(rows: list[dict[str, Any]]) -> None:

@@ -44,8 +44,7 @@ def plan(
     chosen = load_own(experiment, located(settings, data_dir))
     if is_elsewhere(chosen.task.data):
         raise DataError(
-            f"{chosen.task.data} is not on this machine, and what its rows cost is measured on rows; where only sites "
-            "have them, name some of the same form with --set task.data=csv:FILE"
+            f"{chosen.task.data} is not on this machine; time is measured on rows, so name some like them in task.data"
         )
     forecast = forecast_of(chosen, shape)
     if as_json:

@@ -2,6 +2,7 @@
 
     FEDERATION/                made by `unskew fed init`; only its owner can enter it
         authority/             ca.crt  ca.key  server.crt  server.key
+        federation.toml        where it is, and who may reach it so
         federation.sqlite      sites, experiments, offers, events
         experiments/NAME/      experiment.toml  deployment.json  run/
 
@@ -20,13 +21,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
 from cryptography import x509
 
 from unskew import schema
 from unskew.deploy import certificates
 from unskew.deploy.certificates import Authority, make_private, public_bytes, public_key
 from unskew.deploy.offers import Offer, Token, checked_name
-from unskew.deploy.settings import EXPERIMENT, address, text_of
+from unskew.deploy.settings import EXPERIMENT, About, address, read_settings, text_of
 from unskew.errors import DeployError, RunError, did_you_mean
 from unskew.files import rename_folder, temporary_folder, write_atomically
 from unskew.lock import lock, lockable
@@ -37,13 +39,12 @@ if TYPE_CHECKING:
     from unskew.deploy.channel import Peer
     from unskew.experiment.config import Experiment
 
-DATABASE = "federation.sqlite"
+DATABASE, SETTINGS = "federation.sqlite", "federation.toml"
 GRACE = timedelta(days=30)
 """Time for which an invitation's certificate outlives it, so that its holder can be told that it has expired."""
 EVENTS = 100_000
 """Events that are kept."""
 _TABLES = """
-CREATE TABLE federation (name TEXT, host TEXT, port INTEGER, listen TEXT, names TEXT, days REAL);
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, state TEXT, token BLOB, until REAL, ask INTEGER, key BLOB UNIQUE,
     ends REAL, signed TEXT, since REAL, seen REAL, version TEXT, free_bytes INTEGER, error TEXT, error_at REAL);
@@ -64,44 +65,27 @@ class FederationFolder:
 
     Attributes:
         folder, keys: The folder, and the one in it with keys and certificates of authority and server.
+        about: Its settings.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.keys = folder, folder / "authority"
         if not (folder / DATABASE).is_file():
             raise DeployError(f"{folder} is no federation; make one with unskew fed init, or name it with --folder")
+        self.about = read_settings(folder / SETTINGS, About)
 
     @classmethod
-    def create(
-        cls,
-        folder: Path,
-        name: str,
-        host: str,
-        port: int,
-        listen: str,
-        names: Sequence[str] = (),
-        days: float = certificates.LEAF.days,
-    ) -> "FederationFolder":
-        """Make a federation with an authority, a server's certificate and an empty database.
-
-        Args:
-            folder: A new or empty folder; only its owner can enter it.
-            name: Name of the federation.
-            host, port: Where sites reach the server.
-            listen: Address at which it listens, on the same port.
-            names: More host names and addresses under which the server is reached.
-            days: Days for which certificates of server and sites are valid; they are renewed in time.
-        """
+    def create(cls, folder: Path, about: About) -> "FederationFolder":
+        """Make a new folder, with an authority, a server's certificate and an empty database."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DeployError(f"{folder} exists already; name another folder")
         with temporary_folder(folder) as new:
-            who = certificates.authority(name)
+            who, hosts = certificates.authority(about.name), (about.host, *about.names)
             certificates.save_authority(who, make_private(new / "authority"))
-            certificates.issue_server(who, [host, *names], new / "authority", timedelta(days=days))
+            certificates.issue_server(who, hosts, new / "authority", timedelta(days=about.days))
+            write_atomically(new / SETTINGS, tomli_w.dumps(asdict(about)))
             with closing(sqlite3.connect(new / DATABASE)) as db, db:
                 db.executescript(_TABLES)
-                about = (name, host, port, listen, json.dumps([host, *names]), days)
-                db.execute("INSERT INTO federation VALUES (?, ?, ?, ?, ?, ?)", about)
             if folder.exists():
                 folder.rmdir()
             rename_folder(new, folder)
@@ -142,12 +126,6 @@ class FederationFolder:
 
     # ------------------------------------------------------------ itself
     @property
-    def about(self) -> Row:
-        """Name, host, port, listen, the server's names as JSON, days for which certificates are valid."""
-        (row,) = self.rows("SELECT * FROM federation")
-        return row
-
-    @property
     def authority(self) -> Authority:
         """The federation's authority, which signs the server's certificate and experiments."""
         return certificates.load_authority(self.keys)
@@ -164,7 +142,7 @@ class FederationFolder:
             Names of the members that have yet to renew their certificates by it.
         """
         if not (self.keys / "next.crt").exists():
-            certificates.save_authority(certificates.authority(self.about["name"]), self.keys, "next")
+            certificates.save_authority(certificates.authority(self.about.name), self.keys, "next")
             self.note("a second authority is trusted; sites move over as they renew their certificates", "warning")
         signer = certificates.fingerprint(certificates.load(self.keys / "next.crt"))
         behind = self.rows("SELECT name FROM sites WHERE state = 'member' AND signed IS NOT ? ORDER BY id", signer)
@@ -183,8 +161,8 @@ class FederationFolder:
 
     def issue_server(self, who: Authority) -> None:
         """Sign a new certificate for the server."""
-        about = self.about
-        certificates.issue_server(who, json.loads(about["names"]), self.keys, timedelta(days=about["days"]))
+        hosts, valid = (self.about.host, *self.about.names), timedelta(days=self.about.days)
+        certificates.issue_server(who, hosts, self.keys, valid)
 
     def fingerprint(self) -> str:
         """Fingerprint of the authority, to read aloud."""
@@ -209,7 +187,7 @@ class FederationFolder:
             ask: True if a site must be approved when it has come.
         """
         tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
-        reached = self.about["host"], self.about["port"]
+        reached = self.about.host, self.about.port
         for name in names:
             checked_name(name, "a site")
             key, certificate = certificates.invitation(who, name, timedelta(hours=hours) + GRACE)
@@ -236,7 +214,7 @@ class FederationFolder:
             The certificate and the authorities that are trusted (`certificates.answer`); empty if somebody has yet to
             approve it.
         """
-        key, valid = certificates.requested(request), timedelta(days=self.about["days"])
+        key, valid = certificates.requested(request), timedelta(days=self.about.days)
         wanted, owner = public_bytes(key), public_key(caller)
         with self.change() as db:
             site = db.execute("SELECT * FROM sites WHERE ? IN (key, token)", (owner,)).fetchone()
@@ -438,10 +416,9 @@ class FederationFolder:
             site["since"] = site["since"] if served else None
             ends = site.pop("ends")
             site["certificate_days"] = None if ends is None else int((ends - now) // 86_400)
-        about = self.about
         return {
-            "federation": about["name"],
-            "server": address(about["host"], about["port"]),
+            "federation": self.about.name,
+            "server": address(self.about),
             "serving": served,
             "certificate_days": int(certificates.days(self.keys / "server.crt") // 1),
             "authority_days": int(certificates.days(self.keys / "ca.crt") // 1),

@@ -13,7 +13,7 @@ from unskew.deploy.certificates import fingerprint, make_private
 from unskew.deploy.channel import Away, Connection, TurnedAway, certify, credentials, ends
 from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.offers import MOST, Offer
-from unskew.deploy.settings import EXPERIMENT, Site, read_rules, read_settings, text_of
+from unskew.deploy.settings import EXPERIMENT, Site, address, read_rules, read_settings, text_of
 from unskew.deploy.site import OFFER, OFFERS, OUTCOME, admit, forget_invitation
 from unskew.deploy.watched import Vitals, serving
 from unskew.errors import DataError, DeployError, WireError, noted, shown
@@ -60,7 +60,7 @@ class Resident:
             request = certificates.request(certificates.load_key(self.folder / "site.key"))
             try:
                 own = credentials(self.folder, "site")
-                certificates.accept(self.folder, certify(self.site.server, own, request))
+                certificates.accept(self.folder, certify(address(self.site), own, request))
                 self.say("the site has a new certificate")
             except DeployError as error:
                 at = certificates.load(self.folder / "site.crt").not_valid_after_utc
@@ -166,7 +166,7 @@ def start(folder: Path, say: Say, status_port: int | None = None) -> None:
         DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
     """
     site = read_settings(folder / "site.toml", Site)
-    at, trusted = site.server, list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
+    at, trusted = address(site), list(map(fingerprint, certificates.load_all(folder / "ca.crt")))
     expected = read_rules(site).policy.coordinator
     if expected is not None and "".join(expected.lower().split()) not in (one.replace(" ", "") for one in trusted):
         raise DeployError(

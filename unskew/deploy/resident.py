@@ -197,7 +197,7 @@ def serve(
         return (*credentials(federation.keys, "server")[:2], federation.trusted())
 
     about = federation.about
-    at = address(listen or about["listen"], about["port"])
+    at = address(about, listen or about.listen)
     try:
         with ExitStack() as open, locked(federation.folder), stoppable():
             renew(federation)
@@ -205,7 +205,7 @@ def serve(
             watch = Watch(federation, network, look)
             if status_port is not None:
                 open.enter_context(serving(watch.vitals, lambda: wrong(federation), status_port))
-            note(f"listening at {at}; sites reach it at {address(about['host'], about['port'])}")
+            note(f"listening at {at}; sites reach it at {address(about)}")
             row = None
             while row is None or row["name"] != only:
                 watch()

@@ -21,9 +21,24 @@ def text_of(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def address(host: str, port: int) -> str:
-    """Where a server listens, or is reached, in one word."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+@dataclass(frozen=True)
+class About:
+    """A federation's own settings: federation.toml of its folder.
+
+    Attributes:
+        name: Name of the federation.
+        host, port: Where sites reach the server.
+        listen: Address at which it listens, on the same port.
+        names: More host names and addresses under which the server is reached.
+        days: Days for which certificates of server and sites are valid; they are renewed in time.
+    """
+
+    name: str = "federation"
+    host: str = "127.0.0.1"
+    port: int = 8443
+    listen: str = "127.0.0.1"
+    names: tuple[str, ...] = ()
+    days: float = 397.0
 
 
 @dataclass(frozen=True)
@@ -53,16 +68,17 @@ class Site:
     port: int = 8443
 
     @property
-    def server(self) -> str:
-        """Where the federation's server is reached."""
-        return address(self.host, self.port)
-
-    @property
     def place(self) -> str | None:
         """The path, or the hub: name, of its data; None of a named set, and without data."""
         if (path := path_in(self.data or "")) is not None:
             return str(path)
         return self.data if self.data is not None and self.data.startswith("hub:") else None
+
+
+def address(of: About | Site, host: str = "") -> str:
+    """Where a federation's server is reached, in one word, or where it listens."""
+    host = host or of.host
+    return f"[{host}]:{of.port}" if ":" in host else f"{host}:{of.port}"
 
 
 def path_in(source: str) -> Path | None:
@@ -125,7 +141,7 @@ def read_settings(path: Path, kind: type[T]) -> T:
     try:
         table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise DeployError(f"there is no {path}; name a site's folder, as unskew site join made it") from None
+        raise DeployError(f"there is no {path}; name a folder that unskew site join or fed init has made") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     settings: T = schema.build(kind, table, "", str(path))

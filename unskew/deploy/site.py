@@ -21,7 +21,7 @@ import tomli_w
 from unskew.deploy import certificates
 from unskew.deploy.certificates import make_private
 from unskew.deploy.offers import Token
-from unskew.deploy.settings import ANSWER, Site, own_state, read_settings, text_of
+from unskew.deploy.settings import ANSWER, Site, address, own_state, read_settings, text_of
 from unskew.errors import DeployError
 from unskew.files import PRIVATE, write_atomically
 
@@ -106,7 +106,7 @@ def status(folder: Path) -> dict[str, Any]:
     offered = sorted(folder.glob(OFFERS), key=lambda path: path.stat().st_mtime)
     return {
         "site": site.name,
-        "server": site.server,
+        "server": address(site),
         "authority": certificates.fingerprint(certificates.load(folder / "ca.crt")),
         "certificate_days": int(certificates.days(certificate) // 1) if certificate.exists() else None,
         "data": site.data,

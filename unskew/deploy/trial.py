@@ -24,7 +24,7 @@ from unskew.deploy import member, resident, site
 from unskew.deploy.certificates import make_private
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.server import check_split
-from unskew.deploy.settings import EXPERIMENT, Site
+from unskew.deploy.settings import EXPERIMENT, About, Site
 from unskew.errors import DeployError, RunError, UnskewError
 from unskew.experiment.config import Experiment, fingerprint
 from unskew.files import write_atomically
@@ -80,7 +80,7 @@ def prepare(
             raise RunError(f"{out} exists already and holds no deployment; choose another --out")
         make_private(out)  # a run's folder: clients' models end up in it
         shutil.rmtree(place, ignore_errors=True)
-        federation = FederationFolder.create(place, experiment.name, "127.0.0.1", free_port(), "127.0.0.1")
+        federation = FederationFolder.create(place, About(experiment.name, port=free_port()))
         # Nothing leaves this machine, so nothing is charged to its user's own privacy budget.
         policy = {"privacy": str((place / "privacy.sqlite").absolute()), "paths": ["/", "hub:"]}
         write_atomically(place / "policy.toml", tomli_w.dumps(policy))
