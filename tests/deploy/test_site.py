@@ -163,20 +163,20 @@ def test_a_site_without_data_is_asked_for_them(party: Party, small: Small) -> No
     assert "named no data of its own; name some with --data" in greet(party.opened("basel"), offer, parts).reason
 
 
-def test_a_site_whose_disk_is_full_answers_and_takes_the_offer_when_there_is_room(
+def test_a_site_whose_disk_is_full_still_answers_and_takes_the_offer_when_there_is_room(
     party: Party, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing answered any more: the thread that does had ended."""
     party.queue(small())
     offer, parts = offered(party)
     here = party.opened("basel")
 
-    def full(path: Path, *content: object) -> None:
+    def full(path: Path, *content: object, **row: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(member, "write_atomically", full)
-        assert "offer.json: No space left on device; make room" in greet(here, offer, parts).reason
+    for name in ("write_atomically", "append"):
+        with monkeypatch.context() as patch:
+            patch.setattr(member, name, full)
+            assert "No space left on device; make room" in greet(here, offer, parts).reason
     assert greet(here, offer, parts).client == 0
 
 

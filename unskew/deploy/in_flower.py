@@ -63,20 +63,12 @@ def content_of(data: bytes, number: int = NOBODY) -> RecordDict:
     return RecordDict({ENVELOPE: envelope, NUMBER: ConfigRecord({NUMBER: number})})
 
 
-def data_in(message: Message) -> object:
-    """Find the encoded envelope in a message from elsewhere; None if there is none."""
+def found(message: Message, name: str) -> Any:
+    """The only entry of this record in a message from elsewhere; None if there is none."""
     try:
-        return message.content[ENVELOPE][ENVELOPE].data
+        return message.content[name][name]
     except Exception:  # Flower checks a record when it is looked at
         return None
-
-
-def number_in(message: Message) -> ClientId:
-    """Find the number of a site in its answer."""
-    try:
-        return int(message.content[NUMBER][NUMBER])
-    except Exception:  # as above
-        return NOBODY
 
 
 # ---------------------------------------------------------------- the server's side
@@ -99,8 +91,8 @@ class GridTransport:
         asked = [_message(node, b"", 2 * MARGIN_S) for node in new]
         for reply in self.grid.send_and_receive(asked, timeout=2 * MARGIN_S) if asked else ():
             if not reply.has_error():
-                node = reply.metadata.src_node_id
-                self._numbers[node] = number_in(reply)
+                node, number = reply.metadata.src_node_id, found(reply, NUMBER)
+                self._numbers[node] = number if type(number) is int else NOBODY
                 log(f"Flower's node {node} is client {self._numbers[node]}")
         return {*self._numbers.values()}
 
@@ -138,7 +130,7 @@ def _message(node: int, data: bytes, ttl: float) -> Message:
 
 def _reply(reply: Message, most: int) -> Envelope | Lost:
     if not reply.has_error():
-        return reply_of(data_in(reply), most)
+        return reply_of(getattr(found(reply, ENVELOPE), "data", None), most)
     code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
     kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
     return Lost(f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)
@@ -174,7 +166,7 @@ def answer(message: Message, context: Context) -> Message:
         site: Site = schema.build(Site, settings, "", "--node-config")
         return guest.opened(context.run_config, number, site, request)
 
-    data = data_in(message)
+    data = getattr(found(message, ENVELOPE), "data", None)
     return Message(content_of(guest.answer(opened, data) if data else b"", number), reply_to=message)
 
 

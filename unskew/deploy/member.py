@@ -68,7 +68,7 @@ class Resident:
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Reply to a request; whatever is wrong with it, there is a reply."""
-        offer = greeted = None
+        greeted = None
         try:
             head = read(envelope, REQUESTS)
             if isinstance(head, Hello):
@@ -81,10 +81,13 @@ class Resident:
                 reply = self.opened(offer, envelope).answer(envelope)
         except Exception as error:  # such as a full disk; whoever asks next is answered, too
             reply = write("refused", Refusal(self.failed(error)))
+        try:
+            if greeted is not None:
+                self.record(greeted, reply)
+        except OSError as error:
+            reply = write("refused", Refusal(self.failed(error)))
         self.vitals.bytes.labels("down").inc(envelope.size)
         self.vitals.bytes.labels("up").inc(reply.size)
-        if greeted is not None:
-            self.record(greeted, reply)
         return reply
 
     def failed(self, error: Exception) -> str:
@@ -108,7 +111,7 @@ class Resident:
         if offer.run != run:
             raise WireError("the experiment is not the one that the server greets for")
         place = make_private(self.place(offer))
-        for name, content in ((OFFER, data), (EXPERIMENT, offer.toml.encode())):
+        for name, content in ((EXPERIMENT, offer.toml.encode()), (OFFER, data)):
             if not (place / name).exists() or (place / name).read_bytes() != content:
                 write_atomically(place / name, content)
         return offer
