@@ -173,7 +173,7 @@ def serve(
     look: Callable[[], None] = lambda: None,
     status_port: int | None = None,
 ) -> None:
-    """Serve a federation until it is stopped, or until the experiment called `only` has ended.
+    """Serve a federation until it is stopped (Interrupted), or until the experiment called `only` has ended.
 
     Args:
         federation: The federation.
@@ -183,10 +183,6 @@ def serve(
         listen: Address to listen at; by default the federation's own.
         look: Called twice a second, too; what it raises ends the experiment.
         status_port: Port on loopback that answers a monitor; by default none does.
-
-    Raises:
-        DeployError: If it cannot listen.
-        RunError: If another process serves it, or (Interrupted) it was stopped.
     """
 
     def note(text: str) -> None:
