@@ -29,20 +29,15 @@ class Vitals:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.rounds = self._counter("rounds", "Rounds that ended", "experiment")
-        self.seconds = self._counter("round_seconds", "Seconds of the rounds that ended", "experiment")
-        self.bytes = self._counter("bytes", "Bytes of messages", "direction")
-        self.failures = self._counter("failures", "Replies that were late, lost or refused", "site")
-        self.connected = Gauge("unskew_connected", "Sites that are connected", registry=self.registry)
-        self.contact = self._gauge("last_contact_seconds", "When a site was last heard of, since 1970", "site")
-        self.certificate = self._gauge("certificate_days", "Days for which a certificate is valid", "holder")
-
-    def _counter(self, name: str, what: str, label: str) -> Counter:
-        return Counter(f"unskew_{name}", what, [label], registry=self.registry)
-
-    def _gauge(self, name: str, what: str, label: str) -> Gauge:
-        return Gauge(f"unskew_{name}", what, [label], registry=self.registry)
+        self.registry = at = CollectorRegistry()
+        self.rounds = Counter("unskew_rounds", "Rounds that ended", ["experiment"], registry=at)
+        self.seconds = Counter("unskew_round_seconds", "Seconds of the rounds that ended", ["experiment"], registry=at)
+        self.bytes = Counter("unskew_bytes", "Bytes of messages", ["direction"], registry=at)
+        self.failures = Counter("unskew_failures", "Replies that were late, lost or refused", ["site"], registry=at)
+        self.connected = Gauge("unskew_connected", "Sites that are connected", registry=at)
+        last, days = "When a site was last heard of, since 1970", "Days for which a certificate is valid"
+        self.contact = Gauge("unskew_last_contact_seconds", last, ["site"], registry=at)
+        self.certificate = Gauge("unskew_certificate_days", days, ["holder"], registry=at)
 
 
 class Silent(WSGIRequestHandler):
