@@ -255,7 +255,7 @@ def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> N
         (folder / name).unlink()
     text = said(write_report(folder))
     assert "has not finished" in text
-    assert "The run has not written its division yet." in text
+    assert "The run has yet to write its division." in text
 
 
 # ---------------------------------------------------------------- several runs

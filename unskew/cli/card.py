@@ -15,8 +15,6 @@ def card(
 ) -> None:
     """Write the card of a run's model: data, sites, method, results by site, limits.
 
-    RUN is the folder of a run.
-
     [dim]unskew card runs/heart[/]
     [dim]unskew card runs/heart --method fedprox --out CARD.md[/]
     """

@@ -86,6 +86,7 @@ def print_results(record: "Record") -> None:
 
 def print_next(folder: Path, record: "Record") -> None:
     """Name the command that comes next: more seeds, where a comparison is undecided, else the model's card."""
+    from unskew.report import worth
     from unskew.report.verdict import undecided
     from unskew.run.setup import CODE_OF
 
@@ -94,7 +95,8 @@ def print_next(folder: Path, record: "Record") -> None:
         code = ["--allow-code"] if any(k.startswith(CODE_OF) for k in record.card["environment"]) else []
         then("run", folder, "--until", "0.5", "--out", f"{folder}-more", *code)
     elif record.finished:
-        then("card", folder)
+        rivals = worth.rivals(record)
+        then("card", folder, *(("--method", worth.best(rivals).method) if len(rivals) > 1 else ()))
 
 
 def run_names(folders: list[Path]) -> list[str]:

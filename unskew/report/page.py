@@ -222,9 +222,7 @@ def data_of(record: Record) -> Section:
     """The section on who has which examples, under each seed."""
     first = next(iter(record.partitions.values()), None)
     if first is None:
-        why = (
-            "Clients trained on data of their own." if record.finished else "The run has not written its division yet."
-        )
+        why = "Clients trained on data of their own." if record.finished else "The run has yet to write its division."
         return Section("Data", why, about="clients’ examples")
     counts = [of for p in record.partitions.values() for of in p.label_counts]
     classed = first.counted == "classes" and any(len(of) > 1 for of in counts)
@@ -242,7 +240,7 @@ def data_of(record: Record) -> Section:
     splits = dict.fromkeys(described(p.split) for p in record.partitions.values())
     data = dict.fromkeys(f"{p.dataset} {p.dataset_sha256[:12]}".strip() for p in record.partitions.values())
     latest = " Own tests are each client’s latest examples." if first.in_time else ""
-    called = {"Clients": first.client_names, beginning(first.counted): first.classes}
+    called = {"Clients": first.client_names, beginning(first.counted): first.classes[1:] and first.classes}
     named = [
         f" {what}: {', '.join(f'{k} {name}' for k, name in enumerate(names))}."
         for what, names in called.items()

@@ -49,7 +49,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
     m, worths = record.headline, worth.rivals(record)
     unit = f", {m.points}" if m.points else ""
     if worths:
-        best = max(worths, key=lambda w: (w.whole.low is not None, w.whole.mean))
+        best = worth.best(worths)
         if named and worth.named(best.clients):
             return clients(best, m)
         rows: list[tuple[str, Gain | Difference, str]]

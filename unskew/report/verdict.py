@@ -60,8 +60,7 @@ def verdict(record: Record) -> str:
 
 def _worth(record: Record, worths: Sequence[Worth]) -> str:
     m = record.headline
-    better = [w for w in worths if w.verdict == "gains"]
-    best = max(better or worths, key=lambda w: (bool(better) or not (w.useless or w.diverged), w.whole.mean))
+    best, better = worth.best(worths), [w for w in worths if w.verdict == "gains"]
     few, gain = "On few test rows, f" if worth.few(worths[0].clients, m) else "F", in_words(best.whole, m)
     if better:
         ahead = "ahead so far" if unsettled(record) else "worth it"

@@ -387,10 +387,8 @@ class Worth:
     @property
     def why(self) -> str:
         """The reason why its mean has no interval, or no verdict; empty if it has."""
-        if self.useless:
-            return USELESS
-        if self.diverged and self.whole.verdict == "gains":
-            return DIVERGED
+        if self.useless or (self.diverged and self.whole.verdict == "gains"):
+            return USELESS if self.useless else DIVERGED
         if self.whole.verdict != "open" and not self.stands:
             return UNCORRECTED
         return "" if self.whole.low is not None else "the chance of its test examples is not known"
@@ -427,6 +425,11 @@ def worths(record: Record) -> tuple[Worth, ...]:
 def rivals(record: Record) -> list[Worth]:
     """The methods beside training alone that are no bounds; none where runs cannot be compared."""
     return [w for w in worths(record) if w.bound is None] if record.comparable else []
+
+
+def best(worths: Sequence[Worth]) -> Worth:
+    """The method that the verdict is about: of those that gain, or else of those of use, the one that gains most."""
+    return max(worths, key=lambda w: (w.verdict == "gains", not (w.useless or w.diverged), w.whole.mean))
 
 
 def per_row(every: Sequence[Worth]) -> tuple[Worth, ...]:
