@@ -63,7 +63,7 @@ def content_of(data: bytes, number: int = NOBODY) -> RecordDict:
     return RecordDict({ENVELOPE: envelope, NUMBER: ConfigRecord({NUMBER: number})})
 
 
-def found(message: Message, name: str) -> Any:
+def entry_of(message: Message, name: str) -> Any:
     """The only entry of this record in a message from elsewhere; None if there is none."""
     try:
         return message.content[name][name]
@@ -91,7 +91,7 @@ class GridTransport:
         asked = [_message(node, b"", 2 * MARGIN_S) for node in new]
         for reply in self.grid.send_and_receive(asked, timeout=2 * MARGIN_S) if asked else ():
             if not reply.has_error():
-                node, number = reply.metadata.src_node_id, found(reply, NUMBER)
+                node, number = reply.metadata.src_node_id, entry_of(reply, NUMBER)
                 self._numbers[node] = number if type(number) is int else NOBODY
                 log(f"Flower's node {node} is client {self._numbers[node]}")
         return {*self._numbers.values()}
@@ -130,7 +130,7 @@ def _message(node: int, data: bytes, ttl: float) -> Message:
 
 def _reply(reply: Message, most: int) -> Envelope | Lost:
     if not reply.has_error():
-        return reply_of(getattr(found(reply, ENVELOPE), "data", None), most)
+        return reply_of(getattr(entry_of(reply, ENVELOPE), "data", None), most)
     code, reason = reply.error.code, printable(reply.error.reason or "no reason was given")
     kind = {NO_REPLY: "late", GONE: "client lost"}.get(code, "client error")
     return Lost(f"{kind}: {reason} (Flower's code {code})", late=code == NO_REPLY)
@@ -166,7 +166,7 @@ def answer(message: Message, context: Context) -> Message:
         site: Site = schema.build(Site, settings, "", "--node-config")
         return guest.opened(context.run_config, number, site, request)
 
-    data = getattr(found(message, ENVELOPE), "data", None)
+    data = getattr(entry_of(message, ENVELOPE), "data", None)
     return Message(content_of(guest.answer(opened, data) if data else b"", number), reply_to=message)
 
 
