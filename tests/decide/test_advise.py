@@ -30,7 +30,8 @@ from unskew.decide.training import Training
 from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
-from unskew.report.worth import Floats, Gain
+from unskew.report.stats import Difference
+from unskew.report.worth import Floats
 from unskew.run.setup import InMemoryInputs, divide
 from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
@@ -471,7 +472,9 @@ def test_a_method_lost_under_a_fresh_seed_is_no_reason_to_train_alone(
 ) -> None:
     """One divergence is no interval below a point, neither of the race's choice nor of FedAvg."""
     aside = SetAside("m", None, None) if chosen == FEDAVG else None
-    gains = {} if chosen is None or gained is None else {chosen: Gain(gained, gained - 0.1, gained + 0.1, "seeds")}
+    gains = (
+        {} if chosen is None or gained is None else {chosen: Difference(gained, gained - 0.1, gained + 0.1, "seeds")}
+    )
     check = dataclasses.replace(
         simple.check,
         results={ALONE: simple.check.results[ALONE]},
@@ -532,7 +535,7 @@ def test_a_rule_that_adds_seeds_is_that_of_the_recommended_experiment(simple: Ad
     sites = dataclasses.replace(simple.sites, experiment=asked)
 
     def recommended(method: NamedMethod) -> Experiment:
-        gain = {method.label: Gain(0.1, 0.05, 0.15, "seeds")}
+        gain = {method.label: Difference(0.1, 0.05, 0.15, "seeds")}
         check = dataclasses.replace(simple.check, chosen=method.label, gains=gain)
         race = dataclasses.replace(simple.race, chosen=Candidate(method))
         return dataclasses.replace(simple, sites=sites, race=race, check=check).experiment()
@@ -657,7 +660,7 @@ def test_a_rate_that_wins_at_first_and_fails_later_is_not_taken(
 
 
 def test_where_fedavg_fails_at_every_rate_training_alone_is_not_advised(simple: Advice) -> None:
-    worse = Gain(-0.2, -0.3, -0.1, "seeds")
+    worse = Difference(-0.2, -0.3, -0.1, "seeds")
     check = dataclasses.replace(simple.check, chosen="m", gains={"m": worse})
     of = dataclasses.replace(simple, check=check)
     assert of.verdict == "alone"
@@ -817,7 +820,8 @@ def test_models_that_are_worse_than_the_mean_make_no_site_better_off() -> None:
     )
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=2, folds=1)
     label = of.check.chosen or ""
-    gains, by_site = {label: Gain(900.0, 800.0, 1000.0, "seeds")}, dict.fromkeys((0, 1), Gain(900.0, 800.0, 1000.0, ""))
+    gain = Difference(900.0, 800.0, 1000.0, "seeds")
+    gains, by_site = {label: gain}, dict.fromkeys((0, 1), dataclasses.replace(gain, over=""))
     of = dataclasses.replace(of, check=dataclasses.replace(of.check, gains=gains, by_site={label: by_site}))
     assert of.verdict == "undecided"
     assert "models are no better than what training rows alone would always say" in of.headline
@@ -859,8 +863,8 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) ->
     assert of.to_json()["no_verdict"] == ["site D"]
 
 
-def _all_open(of: Advice) -> dict[str, dict[int, Gain]]:
-    return {of.check.chosen or "": {c: Gain(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
+def _all_open(of: Advice) -> dict[str, dict[int, Difference]]:
+    return {of.check.chosen or "": {c: Difference(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
 
 
 @pytest.mark.usefixtures("undrawn")

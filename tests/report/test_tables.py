@@ -18,16 +18,8 @@ from unskew.record import database
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import Record
 from unskew.report import results, verdict
-from unskew.report.stats import Spread, interval
-from unskew.report.tables import (
-    Difference,
-    counted_seeds,
-    curve,
-    paired,
-    quantity,
-    standing,
-    steadier,
-)
+from unskew.report.stats import UNCORRECTED, Spread, corrected, interval
+from unskew.report.tables import counted_seeds, curve, difference, paired, quantity, steadier
 from unskew.report.together import merge
 from unskew.tasks.measure import Measure
 
@@ -90,7 +82,7 @@ def test_what_cannot_have_an_interval_has_none():
     assert interval([0.1, math.nan]) is None
     assert interval([0.02, 0.02, 0.02]) is None, "equal differences show the resolution of the test set, not certainty"
     assert interval([0.0, 0.0]) == (0.0, 0.0), "two methods that are the same cannot be told apart"
-    assert Difference("A", None, (0,), (0.1,), 0.1, None, None).verdict == "none"
+    assert difference("A", {0: 0.1}).why == "no interval possible"
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12))
@@ -191,9 +183,11 @@ def test_differences_that_stand_when_corrected_for_their_number_are_marked():
     a, b, none = [[0.6], [0.61], [0.62]], [[0.52], [0.53], [0.535]], [[0.5], [0.51], [0.49]]
     made = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b))
     assert [d.verdict for d in paired(made)] == ["gains", "gains"]
-    assert standing(paired(made)) == (2, ("A", "B"))
+    assert [d.verdict for d in corrected({d.method: d.at for d in paired(made)}).values()] == ["gains", "gains"]
     crowded = record(accuracies(FedAvg=[[0.5]] * 3, A=a, B=b, **{f"C{i}": none for i in range(4)}))
-    assert standing(paired(crowded)) == (6, ("A",))
+    after = corrected({d.method: d.at for d in paired(crowded)})
+    shown = [(after[k].verdict, after[k].why) for k in ("A", "B", "C0")]
+    assert shown == [("gains", ""), ("open", UNCORRECTED), ("open", "")]
     table = results.differences(crowded)[0]
     assert table.head[4] == ("significant", "corrected (Holm), 6 comparisons")
     assert [row.cells[3] for row in table.entries[:2]] == ["yes", "no"]

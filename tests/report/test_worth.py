@@ -25,7 +25,7 @@ from unskew.record.frame import RowResults
 from unskew.record.logs import DivergedRow
 from unskew.record.reader import DataSplit, Record, read
 from unskew.report import results, verdict, worth
-from unskew.report.stats import interval
+from unskew.report.stats import UNCORRECTED, interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run.final import below, of_constants
 from unskew.tasks.binary import BINARY
@@ -301,8 +301,8 @@ def test_a_run_says_whose_models_are_worse_than_a_constant() -> None:
         progress=False,
     )  # fmt: skip
     of = worth.worths(read(history.folder))[0]
-    assert of.useless
-    assert all(c.useless for c in of.clients)
+    assert of.whole.why == worth.USELESS
+    assert {c.gain.why for c in of.clients} == {worth.USELESS}
     assert "FedAvg and alone are on average worse than a constant prediction" in " ".join(
         verdict.notes(read(history.folder))
     )
@@ -311,7 +311,7 @@ def test_a_run_says_whose_models_are_worse_than_a_constant() -> None:
         methods, data=data, model="mlp", task=good, local=us.SgdConfig(lr=0.1), rounds=20,
         progress=False,
     )  # fmt: skip
-    assert not any(w.useless for w in worth.worths(read(history.folder)))
+    assert not any(w.whole.why == worth.USELESS for w in worth.worths(read(history.folder)))
 
 
 def test_the_constant_prediction_is_that_of_a_client_s_own_training_targets() -> None:
@@ -451,7 +451,7 @@ def test_of_many_methods_those_are_worth_it_that_are_when_corrected_for_their_nu
     assert "Corrected for the number of methods (Holm), the gain of B is undecided." in verdict.notes(crowded)
     assert verdict.verdict(both).startswith("Federation is worth it: A gains +11.00 points")
     means = {row["method"]: (row["verdict"], row["why"]) for row in worth.rows(both) if row["client"] is None}
-    assert (means["A"], means["B"]) == (("gains", ""), ("open", worth.UNCORRECTED))
+    assert (means["A"], means["B"]) == (("gains", ""), ("open", UNCORRECTED))
     table = results.gains(both)
     assert table.head[3] == ("reading", "Holm, 6 methods")
     assert [row.cells[2] for row in table.entries[:2]] == ["better off", "undecided"]
@@ -466,8 +466,8 @@ def test_a_method_that_diverged_under_a_seed_is_not_said_to_gain_by_the_others()
         lost = tuple(DivergedRow(method=m, seed=s, round=2, reason="x") for m, s in sorted(gone))
         r = ended(replace(r, diverged=lost), {at[:2]: 3 for at in r.frame.keys})
         bold, fed = worth.worths(r)
-        assert (bold.seeds, bold.lost, bold.verdict, fed.verdict) == (1, 4, "open", "gains")
-        assert {c.verdict for c in bold.clients} == {"open"}
+        assert (bold.seeds, bold.lost, bold.whole.verdict, fed.whole.verdict) == (1, 4, "open", "gains")
+        assert {c.gain.verdict for c in bold.clients} == {"open"}
         assert verdict.verdict(r).startswith("Federation is worth it: fed gains")
         assert (bold.whole.low is None) == (not names)  # clients that each seed draws anew: one seed tells nothing
         assert results.gains(r).entries[0].cells[0].endswith(" (1 of 5 seeds)")

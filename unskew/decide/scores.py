@@ -18,8 +18,8 @@ from pydantic import PlainSerializer, PlainValidator
 from unskew.data.patients import by_patient
 from unskew.protocol import ClientId
 from unskew.report import worth
-from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import Client, Floats, Gain, pooled_variance
+from unskew.report.stats import CONFIDENCE, Difference
+from unskew.report.worth import Client, Floats, pooled_variance
 from unskew.tasks.measure import Measure
 
 
@@ -93,7 +93,7 @@ def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
 
 def gain(
     these: Sequence[Scores], those: Sequence[Scores], measure: Measure, confidence: float = CONFIDENCE
-) -> tuple[Gain, dict[ClientId, Gain]]:
+) -> tuple[Difference, dict[ClientId, Difference]]:
     """The gain of the mean over sites, and of each site, from the scores of each seed; of one seed without an interval.
 
     Where all sites have values by row, the mean is over these very sites: what is drawn is each site's rows and the
@@ -118,9 +118,11 @@ def gain(
     return gains if len(these) > 1 else _without_intervals(*gains)
 
 
-def _without_intervals(whole: Gain, by_site: Mapping[ClientId, Gain]) -> tuple[Gain, dict[ClientId, Gain]]:
-    def bare(of: Gain) -> Gain:
+def _without_intervals(
+    whole: Difference, by_site: Mapping[ClientId, Difference]
+) -> tuple[Difference, dict[ClientId, Difference]]:
+    def bare(of: Difference) -> Difference:
         per_row = None if of.per_row is None else bare(of.per_row)
-        return replace(of, low=None, high=None, over="", per_row=per_row)
+        return replace(of, low=None, high=None, over="", per_row=per_row, verdict="open")
 
     return bare(whole), {c: bare(of) for c, of in by_site.items()}

@@ -353,7 +353,7 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, marks:
     return drawn
 
 
-_KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], **dict.fromkeys(("open", "level", "none"), COLOURS[0]), "mean": INK}
+_KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], **dict.fromkeys(("open", "level"), COLOURS[0]), "mean": INK}
 
 
 def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:

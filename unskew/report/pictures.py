@@ -8,8 +8,8 @@ from unskew.record.reader import DataSplit, Record
 from unskew.report import charts, tables, verdict, worth
 from unskew.report.section import Chart, columns
 from unskew.report.sections.groups import grouping, rounds_chart
-from unskew.report.tables import Difference
-from unskew.report.worth import Gain, Worth
+from unskew.report.stats import Difference
+from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
 from unskew.words import beginning, counted, of_seeds
 
@@ -52,49 +52,45 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         best = worth.best(worths)
         if named and worth.named(best.clients):
             return clients(best, m)
-        rows: list[tuple[str, Gain | Difference, str]]
-        rows = [(w.method, w.whole, w.verdict) for w in sorted(worths, key=lambda w: -w.whole.mean)]
+        rows = {w.method: w.whole for w in sorted(worths, key=lambda w: -w.whole.mean)}
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
     else:
         base = record.baseline
         by_global, own = verdict.compared(record, base)
         by_mean = sorted([*by_global, *own], key=lambda d: -d.mean if m.higher else d.mean)
-        rows = [(d.method, d, d.verdict) for d in by_mean]
+        rows = {d.method: d for d in by_mean}
         title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
     if not rows:
         return None
     return intervals(title, "Mean and uncorrected 95 % interval.", what, rows, m)
 
 
-def intervals(
-    title: str, caption: str, what: str, rows: Sequence[tuple[str, Gain | Difference, str]], m: Measure
-) -> Chart:
-    """Gains or differences, a row each: its name, itself, and what it is shown to be, as `charts.forest` has it."""
-    data = [charts.interval(name, g, m.scale, kind=kind) for name, g, kind in rows]
-    alt = "; ".join(f"{name} {m.with_interval(g.mean, g.low, g.high)}" for name, g, _ in rows)
+def intervals(title: str, caption: str, what: str, rows: Mapping[str, Difference], m: Measure) -> Chart:
+    """Differences, a row each, by their names."""
+    data = [charts.interval(name, d, m.scale, kind=d.verdict) for name, d in rows.items()]
+    alt = "; ".join(f"{name} {worth.bracket(d, m)}" for name, d in rows.items())
     return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
 
 
-def gains(title: str, rows: Mapping[str, Gain], m: Measure) -> Chart | None:
+def gains(title: str, rows: Mapping[str, Difference], m: Measure) -> Chart | None:
     """A gain in each row; None without rows."""
     what = f"gain in {m.label}{', ' * bool(m.points)}{m.points}"
-    shown = [(name, gain, gain.verdict) for name, gain in rows.items()]
-    return intervals(title, "Mean and 95 % interval.", what, shown, m) if rows else None
+    return intervals(title, "Mean and 95 % interval.", what, rows, m) if rows else None
 
 
 def clients(w: Worth, m: Measure) -> Chart:
     """Each client's gain over training alone, sorted; larger marks have more test rows, and the mean stands below."""
-    ordered = sorted(w.clients, key=lambda c: (c.judged.low is None, -c.judged.mean))
+    ordered = sorted(w.clients, key=lambda c: (c.gain.low is None, -c.gain.mean))
     many, most = len(ordered) > charts.MOST_ROWS, max((c.examples for c in ordered), default=0) or 1
-    data = [charts.interval(c.name, c.judged, m.scale, kind=c.verdict, size=c.examples or most) for c in ordered]
+    data = [charts.interval(c.name, c.gain, m.scale, kind=c.gain.verdict, size=c.examples or most) for c in ordered]
     if not many:
         data.append(charts.interval("mean over clients", w.whole, m.scale, kind="mean", size=most))
     text = f"Gain with {w.method}: {w.count('gains')} of {len(ordered)} clients gain, {w.count('loses')} lose, "
     text += f"{w.count('open')} undecided"
     if not many:
-        text += ": " + "; ".join(f"{c.name} {worth.bracket(c.judged, m)}" for c in ordered)
+        text += ": " + "; ".join(f"{c.name} {worth.bracket(c.gain, m)}" for c in ordered)
     caption = "A point a client, with quantiles at 10, 50 and 90 %." if many else "Larger marks: more test rows."
-    caption += " Hollow: too few for an interval." * (not many and ordered[-1].judged.low is None)
+    caption += " Hollow: too few for an interval." * (not many and ordered[-1].gain.low is None)
     drawn = (charts.strip if many else charts.forest)(data, f"gain in {m.label}{', ' * bool(m.points)}{m.points}")
     return Chart(f"Each client’s gain with {w.method}", caption, drawn, f"{text}.")
 

@@ -18,15 +18,15 @@ from unskew.record.reader import Record, select
 from unskew.report import tables, worth
 from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
-from unskew.report.stats import Spread, interval, welch
-from unskew.report.tables import BOUNDS, Difference, Pick, counted_seeds, last_words, quantity, with_spread
-from unskew.report.worth import Client, Gain
+from unskew.report.stats import READING, Difference, Spread, corrected, interval, welch
+from unskew.report.tables import BOUNDS, Pick, counted_seeds, last_words, quantity, with_spread
+from unskew.report.worth import Client
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
 from unskew.units import MB
 from unskew.words import beginning, counted, of_clients, of_seeds
 
-Value = Spread | Difference | Gain
+Value = Spread | Difference
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,9 @@ def frame(record: Record, shown: Mapping[str, TableColumn] | None = None) -> Col
             out[name] = [int(v.mean) if v else None for v in values]
         elif any(isinstance(v, Spread) for v in values) and name not in ("seconds", "mb"):
             out[f"{name}_std"] = [v.std if isinstance(v, Spread) else None for v in values]
-        elif any(isinstance(v, Difference | Gain) for v in values):
-            out[f"{name}_low_95"] = [v.low if isinstance(v, Difference | Gain) else None for v in values]
-            out[f"{name}_high_95"] = [v.high if isinstance(v, Difference | Gain) else None for v in values]
+        elif any(isinstance(v, Difference) for v in values):
+            out[f"{name}_low_95"] = [v.low if isinstance(v, Difference) else None for v in values]
+            out[f"{name}_high_95"] = [v.high if isinstance(v, Difference) else None for v in values]
     return out
 
 
@@ -210,9 +210,6 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 
 
 # ---------------------------------------------------------------- differences and gains
-READING = {"gains": "better", "loses": "worse", "level": "level", "open": "undecided", "none": "no interval possible"}
-
-
 def differences(record: Record, base: str | None = None) -> list[Table]:
     """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
     base = record.baseline if base is None else base
@@ -227,19 +224,19 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
     note += f" {tables.SAME_TEST_ROWS}" if record.same_test_rows else ""
     parts = []
     for what, several in kinds.items():
-        number, stands = tables.standing([d for d in several if d.bound is None])
+        known = corrected({d.method: d.at for d in several if d.bound is None and d.low is not None})
         rows = []
         for d in several:
             ends = m.interval(d.low, d.high) if d.low is not None and d.high is not None else "–"
-            corrected = "–" if d.low is None or d.bound else "yes" if d.method in stands else "no"
+            stands = "–" if d.method not in known else "yes" if known[d.method].verdict in ("gains", "loses") else "no"
             cells = (
                 m.signed(d.mean, (d.high or 0.0) - (d.low or 0.0)), ends,
-                READING[d.verdict], corrected, str(len(d.seeds)),
+                d.why or READING[d.verdict], stands, str(len(d.seeds)),
                 "  ".join(map(m.signed, d.values)),
             )  # fmt: skip
             rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", "reading",
-                f"significant | corrected (Holm), {number} comparisons", "seeds", "seed by seed"]  # fmt: skip
+                f"significant | corrected (Holm), {len(known)} comparisons", "seeds", "seed by seed"]  # fmt: skip
         parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
     return parts
 
@@ -250,17 +247,18 @@ def gains(record: Record) -> Table | None:
     worths = worth.worths(record) if record.comparable else ()
     if not worths:
         return None
-    by_row = {w.method: w.whole for w in worth.per_row(worths)}
-    rows, unsure = [], any(w.why for w in worths)
+    rows, unsure = [], any(w.whole.why for w in worths)
+    rivals = sum(w.bound is None and w.whole.low is not None for w in worths)
     for w in worths:
         cells = (
-            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(by_row.get(w.method), m),
-            worth.READING[w.verdict], w.over or "–", f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
-            *([w.why or "–"] * unsure),
+            worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(w.whole.per_row, m),
+            worth.READING[w.whole.verdict], w.over or "–",
+            f"{w.count('gains')} of {len(w.clients)}", str(w.count("loses")),
+            *([w.whole.why or "–"] * unsure),
         )  # fmt: skip
         rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
-            f"reading | Holm, {len(worth.competing(worths))} methods", "interval over", "better off | clients",
+            f"reading | Holm, {rivals} methods", "interval over", "better off | clients",
             "worse off | clients", *["why not"] * unsure]  # fmt: skip
     known = sum(c.gain.low is not None for c in max(worths, key=lambda w: w.seeds).clients)
     by_chance = f"Of {known} clients about {0.05 * known:.2g} would gain or lose by chance alone. " * (known > 1)

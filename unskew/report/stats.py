@@ -6,7 +6,9 @@ Used by reports and by reproductions, so that both decide by the same interval.
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from scipy import special
 
@@ -14,6 +16,38 @@ from unskew.run import decide
 from unskew.run.metrics import sample_std
 
 CONFIDENCE = 0.95
+
+Over = Literal["seeds", "test examples", ""]
+Verdict = Literal["gains", "loses", "level", "open"]
+
+READING: dict[Verdict, str] = {"gains": "better", "loses": "worse", "level": "level", "open": "undecided"}
+UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference of two methods, its interval, and what that shows; fractions for accuracies.
+
+    Attributes:
+        mean: Mean over seeds.
+        low, high: Its interval, of 95 % unless asked otherwise; None if there is none.
+        over: What the interval is over, or most of it; empty without one.
+        per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
+        verdict: If it is shown to gain or lose, is level within what was asked for, or is open.
+        why: The reason why it has no interval, or no verdict though the interval has one; empty if none is needed.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    over: Over = ""
+    per_row: "Difference | None" = None
+    verdict: Verdict = "open"
+    why: str = ""
+
+
+At = Callable[[float], Difference]
+"""A difference, by the confidence of its interval."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +129,17 @@ def interval(
 Ends = tuple[float, float]
 
 
+def reading(ends: Ends, lower: bool = False, narrow: float = 0.0) -> Verdict:
+    """What an interval shows: it excludes zero, it does not but is narrower than this, or neither.
+
+    With `lower`, below zero is better.
+    """
+    low, high = ends
+    if low <= 0.0 <= high:
+        return "level" if high - low < narrow else "open"
+    return "gains" if (low > 0.0) != lower else "loses"
+
+
 def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset[str]:
     """The effects whose interval excludes zero when it is corrected for their number (S. Holm, 1979).
 
@@ -109,6 +154,23 @@ def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset
             break
         stand |= more
     return stand
+
+
+def corrected(differences: Mapping[str, At]) -> dict[str, Difference]:
+    """Differences that are open where their intervals exclude zero, but not when corrected for their number (Holm)."""
+    every = {name: at(CONFIDENCE) for name, at in differences.items()}
+
+    def ends(at: At, confidence: float) -> Ends | None:
+        of = at(confidence)
+        return None if of.low is None or of.high is None else (of.low, of.high)
+
+    stand = standing({k: partial(ends, differences[k]) for k, of in every.items() if of.low is not None})
+    return {
+        name: of
+        if name in stand or of.verdict not in ("gains", "loses")
+        else replace(of, verdict="open", why=of.why or UNCORRECTED)
+        for name, of in every.items()
+    }
 
 
 def welch(

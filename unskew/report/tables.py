@@ -18,8 +18,7 @@ from unskew.info import Info
 from unskew.ledger import DIRECTIONS
 from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, Bound
 from unskew.record.reader import Record, configured, info_of
-from unskew.report import stats
-from unskew.report.stats import Curve, Spread, curve_by_round, interval
+from unskew.report.stats import CONFIDENCE, At, Curve, Difference, Spread, curve_by_round, interval, reading
 from unskew.run.metrics import last_rounds, last_value, mean_of_last, minus
 from unskew.tasks.measure import ACCURACY, Measure
 from unskew.units import MB
@@ -29,36 +28,15 @@ BOUNDS: dict[Bound, str] = {"lower": "training alone", "pooled": "pooled data"}
 """What methods are that do not compete, as every table marks them.  Clients' own models may be best alone: no bound."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Method minus reference on the same seeds, as fractions.
-
-    `low` and `high` are None if there is no interval.  `until` is the width at which an interval is narrow, in a run
-    that adds seeds until it excludes zero or is narrow; it then allows for a look after every seed.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Paired(Difference):
+    """Method minus reference on the same seeds: the values of the seeds, and `at` with another confidence."""
 
     method: str
     bound: Bound | None
     seeds: tuple[int, ...]
     values: tuple[float, ...]
-    mean: float
-    low: float | None
-    high: float | None
-    measure: Measure = ACCURACY
-    until: float | None = None
-
-    @property
-    def verdict(self) -> Literal["gains", "loses", "level", "open", "none"]:
-        """The interval's verdict: it excludes zero, it does not but is narrow, it does not, or there is none.
-
-        One with zero at both ends, as it is shown, does not exclude it.
-        """
-        if self.low is None or self.high is None:
-            return "none"
-        shown = {self.measure.signed(end) for end in (0.0, self.low, self.high)}
-        if self.low <= 0 <= self.high or len(shown) == 1:
-            return "level" if self.until is not None and self.high - self.low < self.until else "open"
-        return "gains" if self.measure.better(self.low) else "loses"
+    at: At
 
 
 def bounds(record: Record) -> dict[str, str]:
@@ -180,7 +158,7 @@ def paired(
     metric: str | None = None,
     base: str | None = None,
     pick: Pick = last_value,
-) -> tuple[Difference, ...]:
+) -> tuple[Paired, ...]:
     """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
 
     Without `metric` it is the headline of the global model, without `base` the reference; `pick` takes another number
@@ -231,18 +209,25 @@ def difference(
     bound: Bound | None = None,
     measure: Measure = ACCURACY,
     until: float | None = None,
-) -> Difference:
-    """A row of differences: one for each seed, at least one, with their mean and its interval."""
+) -> Paired:
+    """A row of differences: one for each seed, at least one, with their mean and its interval.
+
+    `until` is the width at which an interval is narrow, in a run that adds seeds until it excludes zero or is narrow;
+    it then allows for a look after every seed.
+    """
     values = tuple(by_seed.values())
-    low, high = interval(values, sequential=until is not None) or (None, None)
-    return Difference(method, bound, tuple(by_seed), values, statistics.fmean(values), low, high, measure, until)
+    mean = statistics.fmean(values)
 
+    def at(confidence: float) -> Difference:
+        ends = interval(values, confidence, sequential=until is not None)
+        if ends is None:
+            return Difference(mean, None, None, why="no interval possible")
+        # One with zero at both ends, as it is shown, does not exclude it.
+        zero = len({measure.signed(end) for end in (0.0, *ends)}) == 1
+        shows = reading((0.0, ends[1] - ends[0]) if zero else ends, not measure.higher, until or 0.0)
+        return Difference(mean, *ends, "seeds", verdict=shows)
 
-def standing(rows: Sequence[Difference]) -> tuple[int, tuple[str, ...]]:
-    """Number of comparisons with an interval, and the methods that still differ after Holm's correction."""
-    known = {d.method: partial(interval, d.values, sequential=d.until is not None) for d in rows if d.low is not None}
-    stand = stats.standing(known)
-    return len(known), tuple(d.method for d in rows if d.method in stand and d.verdict in ("gains", "loses"))
+    return Paired(**vars(at(CONFIDENCE)), method=method, bound=bound, seeds=tuple(by_seed), values=values, at=at)
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:

@@ -10,9 +10,9 @@ from unskew.protocol import SgdConfig
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record, configured
 from unskew.report import tables, together, worth
-from unskew.report.stats import CONFIDENCE
-from unskew.report.tables import Difference
-from unskew.report.worth import Gain, Worth
+from unskew.report.stats import CONFIDENCE, UNCORRECTED, Difference
+from unskew.report.tables import Paired
+from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
 from unskew.words import counted, listed
 
@@ -60,16 +60,16 @@ def verdict(record: Record) -> str:
 
 def _worth(record: Record, worths: Sequence[Worth]) -> str:
     m = record.headline
-    best, better = worth.best(worths), [w for w in worths if w.verdict == "gains"]
+    best, better = worth.best(worths), [w for w in worths if w.whole.verdict == "gains"]
     few, gain = "On few test rows, f" if worth.few(worths[0].clients, m) else "F", in_words(best.whole, m)
     if better:
         ahead = "ahead so far" if unsettled(record) else "worth it"
         return f"{few}ederation is {ahead}: {best.method} gains {gain} over training alone{_more(better)}."
-    if all(w.verdict == "loses" for w in worths):
+    if all(w.whole.verdict == "loses" for w in worths):
         return f"{few}ederation is not worth it: {best.method} is best, by {gain} against training alone."
-    if best.useless:
+    if best.whole.why == worth.USELESS:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
-    lost = _behind([w.method for w in worths if w.verdict == "loses"])
+    lost = _behind([w.method for w in worths if w.whole.verdict == "loses"])
     return f"Undecided: no method is clearly better than training alone{lost}; best is {best.method}, {gain}."
 
 
@@ -78,7 +78,7 @@ def of_method(record: Record, method: str) -> str:
     own = next((w for w in worth.worths(record) if w.method == method), None) if record.comparable else None
     if own is None:
         return verdict(record)
-    reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[own.verdict]
+    reading = {"gains": "better than", "loses": "worse than", "open": "not shown to differ from"}[own.whole.verdict]
     return f"{method} is {reading} training alone: {in_words(own.whole, record.headline)}."
 
 
@@ -91,7 +91,7 @@ def _behind(lost: Sequence[str]) -> str:
     return f", and {named} {'is' if len(lost) == 1 else 'are'} worse" if lost else ""
 
 
-def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
+def _better(record: Record, base: str, rows: Sequence[Paired]) -> str:
     m = record.headline
     better = [d for d in rows if d.verdict == "gains"]
     best = max(better or rows, key=lambda d: d.mean if m.higher else -d.mean)
@@ -107,8 +107,8 @@ def _better(record: Record, base: str, rows: Sequence[Difference]) -> str:
     return f"{how}: no method is clearly better than {base}{_behind(lost)}; {best.method} {in_words(best, m)}."
 
 
-def in_words(gain: Gain | Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
-    """A gain or difference with its unit and interval, which has this confidence."""
+def in_words(gain: Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
+    """A difference with its unit and interval, which has this confidence."""
     unit = " points" if m.percent else f" in {m.label}"
     if gain.low is None or gain.high is None:
         return f"{m.signed(gain.mean)}{unit}"
@@ -130,7 +130,7 @@ def _reached(record: Record) -> str:
     return "The sites sent no metrics." if record.deployed else f"No {m.label} has been measured yet."
 
 
-def compared(record: Record, base: str | None) -> tuple[list[Difference], list[Difference]]:
+def compared(record: Record, base: str | None) -> tuple[list[Paired], list[Paired]]:
     """Differences to `base`: by the global model, or where a method is for clients' own models by these."""
     if base is None:
         return [], []
@@ -146,7 +146,7 @@ def undecided(record: Record) -> bool:
     if base is None or record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
-    return consecutive and any(d.verdict in ("open", "none") for rows in compared(record, base) for d in rows)
+    return consecutive and any(d.verdict == "open" for rows in compared(record, base) for d in rows)
 
 
 # ---------------------------------------------------------------- notes
@@ -192,13 +192,13 @@ def _of_gains(record: Record) -> list[str]:
         return []
     if not worths:
         return [f"No method has clients’ results on a seed of {base}, so there is no gain over training alone."]
-    few, useless = worth.few(worths[0].clients, m), [w.method for w in worths if w.useless]
+    few, useless = worth.few(worths[0].clients, m), [w.method for w in worths if w.whole.why == worth.USELESS]
     lost = [f"{w.method} ({w.seeds} of {w.seeds + w.lost} seeds)" for w in worths if w.lost]
-    uncorrected = [w.method for w in worths if w.why == worth.UNCORRECTED]
+    uncorrected = [w.method for w in worths if w.whole.why == UNCORRECTED]
     unjudged = worth.unjudged(record)
     rounds = tables.reported(record, base, OneClassModels).values()
     alike = {c for by_round in rounds for info in by_round.values() for c in info.clients}
-    losers = dict.fromkeys(c.name for w in worths for c in w.clients if c.verdict == "loses" and c.number in alike)
+    losers = dict.fromkeys(c.name for w in worths for c in w.clients if c.gain.verdict == "loses" and c.number in alike)
     sentences = {
         f"Few test rows: {few}.": few,
         unsettled(record): True,

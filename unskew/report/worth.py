@@ -30,7 +30,7 @@ of others each seed's clients count by themselves.
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -43,8 +43,8 @@ from unskew.data.patients import by_patient
 from unskew.info import WorseThanConstant
 from unskew.record.logs import Bound
 from unskew.record.reader import Record, configured
-from unskew.report import tables
-from unskew.report.stats import CONFIDENCE, Ends, interval, standing
+from unskew.report import stats, tables
+from unskew.report.stats import CONFIDENCE, At, Difference, Over, Verdict, corrected, interval, reading
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.words import counted
 
@@ -52,12 +52,10 @@ K = TypeVar("K", bound=Hashable)
 Floats = npt.NDArray[np.float64]
 Rows = Mapping[int, tuple[npt.NDArray[np.int64], Floats]]
 """By client, what chance draws for each of its test rows, a patient or the row itself, and the row's value."""
-Over = Literal["seeds", "test examples", ""]
-Verdict = Literal["gains", "loses", "open"]
 Beside = Literal["test examples", "clients", ""]
 """What the interval of a mean over clients is over beside seeds."""
 
-READING: dict[Verdict, str] = {"gains": "better off", "loses": "worse off", "open": "undecided"}
+READING: dict[Verdict, str] = {**stats.READING, "gains": "better off", "loses": "worse off"}
 MOST_NAMED = 8
 """Clients up to which each is named in sentences."""
 FEW = 30
@@ -66,36 +64,11 @@ OF_CLASSES = ("auroc", "balanced_accuracy", "macro_f1")
 """Measures that hang on the class of which there are fewest examples."""
 USELESS = "both models are worse than what the training targets would always say"
 DIVERGED = "the method diverged under other seeds, which the gain leaves out"
-UNCORRECTED = "its interval excludes zero, but not when corrected for the number of methods (Holm)"
+UNKNOWN = "the chance of its test examples is not known"
 
 
 # ---------------------------------------------------------------- a gain and its interval
-@dataclass(frozen=True)
-class Gain:
-    """A gain over another method, fractions for accuracies: above zero is better whatever the measure's direction.
-
-    Attributes:
-        mean: Mean over seeds.
-        low, high: Its 95 % interval; None if there is none.
-        over: What the interval is over, or most of it; empty without one.
-        per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    over: Over
-    per_row: "Gain | None" = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The interval's verdict."""
-        if self.low is None or self.high is None:
-            return "open"
-        return "gains" if self.low > 0 else "loses" if self.high < 0 else "open"
-
-
-def ranked(gains: Mapping[K, Gain]) -> list[K]:
+def ranked(gains: Mapping[K, Difference]) -> list[K]:
     """Sort gains: shown to gain, undecided, shown to lose; in each part by their means."""
     # By means alone the first and the last of many would be those with the fewest test rows.
     return sorted(gains, key=lambda k: (("gains", "open", "loses").index(gains[k].verdict), -gains[k].mean))
@@ -121,7 +94,7 @@ def gain(
     share: bool,
     confidence: float = CONFIDENCE,
     sequential: bool = False,
-) -> Gain:
+) -> Difference:
     """The gain from that of each seed, with its interval over seeds and over test rows, or over clients.
 
     Without a variance over rows it has no interval, nor where neither seeds nor rows differ.
@@ -137,7 +110,7 @@ def gain(
     ends = interval(of_seeds, confidence, sequential=True) if sequential and of_seeds else (mean, mean)
     seeds = spread(of_seeds) or Chance(0.0)
     if rows is None or not of_seeds or ends is None or not rows.variance + seeds.variance > 0.0:
-        return Gain(mean, None, None, "")
+        return Difference(mean, None, None, why=UNKNOWN)
     half = _half([rows] if sequential else [rows, seeds], confidence)
     middle = mean + rows.shift
     low = middle - math.hypot(mean - ends[0], half) - rows.beyond
@@ -145,7 +118,7 @@ def gain(
     if share:
         low, high = max(low, -1.0), min(high, 1.0)
     over: Over = "seeds" if seeds.variance > rows.variance else "test examples"
-    return Gain(mean, low, high, over)
+    return Difference(mean, low, high, over, verdict=reading((low, high)))
 
 
 def mean_gain(
@@ -155,7 +128,7 @@ def mean_gain(
     share: bool,
     confidence: float = CONFIDENCE,
     sequential: bool = False,
-) -> Gain:
+) -> Difference:
     """The gain of the mean over sites, with that in which each test row counts alike.
 
     Args:
@@ -165,7 +138,7 @@ def mean_gain(
         share, confidence, sequential: As in `gain`.
     """
 
-    def weighted(by: Sequence[Mapping[K, float]], chance: Chance | None) -> Gain:
+    def weighted(by: Sequence[Mapping[K, float]], chance: Chance | None) -> Difference:
         means = [statistics.fmean(v.values(), [w[k] for k in v]) for v, w in zip(of_seeds, by, strict=True)]
         return gain(means, chance, share, confidence, sequential)
 
@@ -281,7 +254,7 @@ def _half(parts: Sequence[Chance], confidence: float) -> float:
     return t(variance**2 / below if below else math.inf) * math.sqrt(variance)
 
 
-def bracket(gain: "Gain | tables.Difference | None", m: Measure) -> str:
+def bracket(gain: Difference | None, m: Measure) -> str:
     """A gain or difference with its interval, in percentage points for fractions."""
     return "–" if gain is None else m.with_interval(gain.mean, gain.low, gain.high)
 
@@ -294,8 +267,7 @@ class Client:
     `label` is what the data call it, or its number where they name no clients, and `seed` the only one that has it,
     None where all have the same.  `examples` and `patients` are those of its test, 0 if not known.  `rarest` is the
     class of which it has the fewest test examples, and how many, or how many have an event, without a class, if the
-    measure depends on that.  `useless` is true if both models, the method's and that alone, do worse than what its
-    training targets would always say, and `diverged` if the method diverged under a seed.
+    measure depends on that.
     """
 
     number: int
@@ -304,9 +276,7 @@ class Client:
     examples: int
     patients: int
     rarest: tuple[int, str] | None = None
-    gain: Gain = Gain(math.nan, None, None, "")
-    useless: bool = False
-    diverged: bool = False
+    gain: Difference = Difference(math.nan, None, None)
 
     @property
     def name(self) -> str:
@@ -324,27 +294,6 @@ class Client:
         """True if it has too few test examples of a class, or with an event, to tell anything."""
         return self.rarest is not None and self.rarest[0] < FEWEST
 
-    @property
-    def judged(self) -> Gain:
-        """Its gain, without an interval where it is none: of a model worse than a constant, or that may diverge."""
-        none = (self.useless or self.diverged) and self.gain.verdict == "gains"
-        return replace(self.gain, low=None, high=None) if none else self.gain
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of its gain."""
-        return self.judged.verdict
-
-    def why(self, m: Measure) -> str:
-        """The reason why it has no interval, or no gain; empty if it has."""
-        if self.useless or (self.diverged and self.gain.verdict == "gains"):
-            return USELESS if self.useless else DIVERGED
-        if self.gain.low is not None:
-            return ""
-        if self.rarest is not None and self.too_few:
-            return f"it has {self.rarest[0]} test examples {_of_which(self.rarest)}, fewer than {FEWEST}"
-        return f"the chance of its test examples in {m.label} is not known"
-
 
 @dataclass(frozen=True)
 class Worth:
@@ -353,45 +302,22 @@ class Worth:
     Attributes:
         method, bound: Its label, and the bound it is, if any.
         at: The gain of the mean over clients, by the confidence of its interval.
+        whole: That with a 95 % interval, its verdict corrected for the number of methods (Holm).
         beside: What its interval is over beside seeds; empty if nothing.
         seeds, lost: Number of seeds, and of further ones of the run that tell nothing.
         clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
-        useless: True if under every seed the mean over clients of both, the method and training alone, is worse
-            than that of what each client's training targets would always say.
         diverged: True if the method diverged under some seed, so that its gain is that of the others alone.
-        stands: False if its 95 % interval does not exclude zero when corrected for the number of methods (Holm).
     """
 
     method: str
     bound: Bound | None
-    at: Callable[[float], Gain]
+    at: At
+    whole: Difference
     beside: Beside
     seeds: int
     lost: int
     clients: tuple[Client, ...]
-    useless: bool = False
     diverged: bool = False
-    stands: bool = True
-
-    @property
-    def whole(self) -> Gain:
-        """The gain of the mean over clients, with its own 95 % interval."""
-        return self.at(CONFIDENCE)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The corrected verdict of the mean; a model worse than a constant, or that may diverge, is no gain."""
-        none = (self.useless or self.diverged) and self.whole.verdict == "gains"
-        return "open" if none or not self.stands else self.whole.verdict
-
-    @property
-    def why(self) -> str:
-        """The reason why its mean has no interval, or no verdict; empty if it has."""
-        if self.useless or (self.diverged and self.whole.verdict == "gains"):
-            return USELESS if self.useless else DIVERGED
-        if self.whole.verdict != "open" and not self.stands:
-            return UNCORRECTED
-        return "" if self.whole.low is not None else "the chance of its test examples is not known"
 
     @property
     def over(self) -> str:
@@ -400,7 +326,7 @@ class Worth:
 
     def count(self, verdict: str) -> int:
         """The number of clients with this verdict."""
-        return sum(c.verdict == verdict for c in self.clients)
+        return sum(c.gain.verdict == verdict for c in self.clients)
 
 
 def named(clients: Sequence[Client]) -> bool:
@@ -419,7 +345,18 @@ def worths(record: Record) -> tuple[Worth, ...]:
     if base is None:
         return ()
     each = (_worth(record, m, base) for m in record.methods if record.cell(m).bound != "lower")
-    return _corrected([w for w in each if w is not None])
+    every = [w for w in each if w is not None]
+    wholes = {w.method: w.at for w in every if w.bound is None}
+    by_row = {w.method: partial(_by_row, w.at) for w in every if w.bound is None and w.whole.per_row is not None}
+    judged, of_rows = corrected(wholes), corrected(by_row)
+    return tuple(
+        replace(w, whole=replace(judged[w.method], per_row=of_rows.get(w.method))) if w.bound is None else w
+        for w in every
+    )
+
+
+def _by_row(at: At, confidence: float) -> Difference:
+    return at(confidence).per_row or at(confidence)
 
 
 def rivals(record: Record) -> list[Worth]:
@@ -429,33 +366,11 @@ def rivals(record: Record) -> list[Worth]:
 
 def best(worths: Sequence[Worth]) -> Worth:
     """The method that the verdict is about: of those that gain, or else of those of use, the one that gains most."""
-    return max(worths, key=lambda w: (w.verdict == "gains", not (w.useless or w.diverged), w.whole.mean))
 
+    def standing(w: Worth) -> tuple[bool, bool, float]:
+        return w.whole.verdict == "gains", not (w.diverged or w.whole.why == USELESS), w.whole.mean
 
-def per_row(every: Sequence[Worth]) -> tuple[Worth, ...]:
-    """The gains of the mean in which each test row counts alike, for methods that have it."""
-
-    def by_row(at: Callable[[float], Gain], confidence: float) -> Gain:
-        return at(confidence).per_row or at(confidence)
-
-    return _corrected([replace(w, at=partial(by_row, w.at)) for w in every if w.whole.per_row is not None])
-
-
-def _corrected(every: Sequence[Worth]) -> tuple[Worth, ...]:
-    rivals = competing(every)
-    lost = rivals.keys() - standing({method: partial(ends, at) for method, at in rivals.items()})
-    return tuple(replace(w, stands=w.method not in lost) for w in every)
-
-
-def ends(at: Callable[[float], Gain], confidence: float) -> Ends | None:
-    """The interval of a gain, a function of its confidence."""
-    gain = at(confidence)
-    return None if gain.low is None or gain.high is None else (gain.low, gain.high)
-
-
-def competing(every: Sequence[Worth]) -> dict[str, Callable[[float], Gain]]:
-    """The gains whose number verdicts are corrected for, by method: those with an interval, without bounds."""
-    return {w.method: w.at for w in every if w.bound is None and w.whole.low is not None}
+    return max(worths, key=standing)
 
 
 def lasting(record: Record) -> bool:
@@ -493,12 +408,25 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
     every = [(client_of(record, c, [seeds[k] for k in at], tested[at[0]].get(c, 0)), at) for c, at in whose]
     clients, beside, whole = gained(every, pairs, known, tested, m, ranked, record.until is not None)
     useless = [all(seeds[k] in worse and c in worse[seeds[k]][0] for k in at) for c, at in whose]
+    on_average = all(seed in worse and worse[seed][1] for seed in seeds)
+
+    def mean(confidence: float) -> Difference:
+        return doubted(whole(confidence), on_average, diverged)
+
     return Worth(
-        method, record.cell(method).bound, whole, beside, len(seeds),
+        method, record.cell(method).bound, mean, mean(CONFIDENCE), beside, len(seeds),
         sum(c.method == method for c in record.cells) - len(seeds),
-        tuple(replace(c, useless=of, diverged=diverged) for c, of in zip(clients, useless, strict=True)),
-        all(seed in worse and worse[seed][1] for seed in seeds), diverged,
+        tuple(replace(c, gain=doubted(c.gain, of, diverged)) for c, of in zip(clients, useless, strict=True)),
+        diverged,
     )  # fmt: skip
+
+
+def doubted(gain: Difference, useless: bool, diverged: bool) -> Difference:
+    """A gain that is none of models worse than what training targets would always say, or of one that may diverge."""
+    gains = gain.verdict == "gains"
+    why = USELESS if useless else DIVERGED if diverged and gains else gain.why
+    per_row = None if gain.per_row is None else doubted(gain.per_row, useless, diverged)
+    return replace(gain, verdict="open" if gains and (useless or diverged) else gain.verdict, why=why, per_row=per_row)
 
 
 def _tested_rows(record: Record, method: str, seed: int) -> Rows:
@@ -513,7 +441,7 @@ def gained(
     m: Measure,
     ranked: bool,
     sequential: bool = False,
-) -> tuple[list[Client], Beside, Callable[[float], Gain]]:
+) -> tuple[list[Client], Beside, At]:
     """The clients with their gains; what the interval of their mean is over beside seeds; and that mean's gain.
 
     Args:
@@ -539,6 +467,9 @@ def gained(
         chances.append(None if client.too_few else chance)
         of_rows.append(None if ranked else known)
         own = gain([gains[k][client.number] for k in at], chances[-1], m.percent, sequential=sequential)
+        if client.rarest is not None and client.too_few:
+            few_of = f"it has {client.rarest[0]} test examples {_of_which(client.rarest)}, fewer than {FEWEST}"
+            own = replace(own, why=few_of)
         out.append(replace(client, gain=own))
     beside: Beside = ""
     of_mean: list[Chance | None] = [Chance(0.0)] * 2  # clients that each seed draws anew are in the spread over seeds
@@ -612,26 +543,25 @@ def rows(record: Record) -> list[dict[str, Any]]:
 
     A client of which nothing could be measured is there, too, with the reason.
     """
-    m, every, out = record.headline, worths(record), list[dict[str, Any]]()
-    by_row = {w.method: w for w in per_row(every)}
-    unknown = f"it has no test rows from which {m.label} can be measured"
+    out, unknown = list[dict[str, Any]](), f"it has no test rows from which {record.headline.label} can be measured"
 
-    def add(one: Worth, client: str | int | None, alike: str, seed: int | None, gain: Gain | None, **more: Any) -> None:
-        ends = (
-            {"gain": gain.mean, "low": gain.low, "high": gain.high} if gain else dict.fromkeys(("gain", "low", "high"))
-        )
-        row = {"method": one.method, "client": client, "alike": alike, "seed": seed, **ends}
-        out.append({**row, "verdict": one.verdict, "why": one.why, "seeds": one.seeds, "lost": one.lost, **more})
+    def add(
+        one: Worth, client: str | int | None, alike: str, seed: int | None, gain: Difference | None, **more: int
+    ) -> None:
+        of = Difference(math.nan, None, None, why=unknown) if gain is None else gain
+        row = {"method": one.method, "client": client, "alike": alike, "seed": seed, "gain": gain and gain.mean}
+        row |= {name: getattr(of, name) for name in ("low", "high", "verdict", "why")}
+        out.append({**row, "seeds": one.seeds, "lost": one.lost, **more})
 
-    for w in every:
+    for w in worths(record):
         add(w, None, "clients", None, w.whole)
-        if (row := by_row.get(w.method)) is not None:
-            add(row, None, "test rows", None, row.whole)
+        if w.whole.per_row is not None:
+            add(w, None, "test rows", None, w.whole.per_row)
         for c in w.clients:
             counts = {} if c.seed is None else {"seeds": 1, "lost": 0}
-            add(w, c.label, "", c.seed, c.gain, verdict=c.verdict, why=c.why(m), **counts)
+            add(w, c.label, "", c.seed, c.gain, **counts)
         for name in unjudged(record):
-            add(w, name, "", None, None, verdict="open", why=unknown, seeds=0, lost=w.seeds + w.lost)
+            add(w, name, "", None, None, seeds=0, lost=w.seeds + w.lost)
     return out
 
 

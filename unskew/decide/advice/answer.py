@@ -20,9 +20,9 @@ from unskew.protocol import ClientId
 from unskew.report.page import Page, first_screen
 from unskew.report.pictures import gains
 from unskew.report.section import table
-from unskew.report.stats import CONFIDENCE
+from unskew.report.stats import CONFIDENCE, Difference
 from unskew.report.verdict import in_words
-from unskew.report.worth import MOST_NAMED, READING, Gain, bracket, ranked
+from unskew.report.worth import MOST_NAMED, READING, bracket, ranked
 from unskew.run.progress import duration
 from unskew.units import human_bytes
 from unskew.words import counted, listed
@@ -65,7 +65,7 @@ class Advice:
 
     # ------------------------------------------------------------------ decisions
     @property
-    def gain(self) -> Gain | None:
+    def gain(self) -> Difference | None:
         """The mean gain over training alone of the method that the answer is about."""
         return self.check.gains.get(self.check.chosen or "")
 
@@ -181,7 +181,7 @@ class Advice:
         return self.check.groups if self.family == "groups" else ()
 
     @cached_property
-    def by_site(self) -> dict[ClientId, Gain]:
+    def by_site(self) -> dict[ClientId, Difference]:
         """Each site's gain with the chosen method."""
         return dict(self.check.by_site.get(self.check.chosen or "", {}))
 
@@ -296,7 +296,7 @@ class Advice:
             "gain": None if self.gain is None else dataclasses.asdict(self.gain),
             "confidence": self.confidence,
             "set_aside": None if self.check.set_aside is None else dataclasses.asdict(self.check.set_aside),
-            "sites": {names[c]: {**dataclasses.asdict(g), "verdict": g.verdict} for c, g in self.by_site.items()},
+            "sites": {names[c]: dataclasses.asdict(g) for c, g in self.by_site.items()},
             "no_verdict": list(self.unjudged),
             "no_better_than_constant": [names[c] for c in sorted(self.useless)],
             "groups": [[names[c] for c in g] for g in self.groups],

@@ -10,8 +10,7 @@ from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, Sites
 from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, trained, under_seeds
 from unskew.protocol import ClientId
-from unskew.report.stats import CONFIDENCE
-from unskew.report.worth import Gain
+from unskew.report.stats import CONFIDENCE, Difference
 from unskew.tasks.measure import Measure
 from unskew.words import with_names
 
@@ -55,8 +54,8 @@ class SetAside:
     """
 
     label: str
-    gain: Gain | None
-    over_fedavg: Gain | None
+    gain: Difference | None
+    over_fedavg: Difference | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +77,8 @@ class Check:
 
     seeds: tuple[int, ...] = ()
     results: Mapping[str, tuple[Scores, ...]] = field(default_factory=dict)
-    gains: Mapping[str, Gain] = field(default_factory=dict)
-    by_site: Mapping[str, Mapping[ClientId, Gain]] = field(default_factory=dict)
+    gains: Mapping[str, Difference] = field(default_factory=dict)
+    by_site: Mapping[str, Mapping[ClientId, Difference]] = field(default_factory=dict)
     groups: Groups = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     chosen: str | None = None

@@ -1,7 +1,6 @@
 """Tuned against default settings on test rows, under seeds that no trial has seen; and the tuned experiment."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,14 @@ from unskew.decide.training import TrainingJob, scores_of, under_seeds
 from unskew.decide.tuning.search import Budget, Searched
 from unskew.errors import shown
 from unskew.experiment.config import Experiment
-from unskew.report.stats import CONFIDENCE, standing
-from unskew.report.worth import Gain, bracket, ends
+from unskew.report import stats
+from unskew.report.stats import CONFIDENCE, READING, At, Difference
+from unskew.report.worth import bracket
 from unskew.tasks.measure import Measure
 from unskew.words import listed
 
 SEEDS = 5
-NO_GAIN = Gain(0.0, 0.0, 0.0, "seeds")
+NO_GAIN = Difference(0.0, 0.0, 0.0, "seeds")
 """Of settings over themselves: no chance is in it."""
 
 
@@ -30,16 +30,14 @@ class TuningGain:
 
     Attributes:
         before, after: Scores under each fresh seed with default and tuned settings; None where it diverged under one.
-        gain: The gain, with an interval of its own; zero in every seed where the default was kept.
-        stands: True if its verdict stands when it is corrected for the number of methods.
+        gain: The gain, its verdict corrected for the number of methods; zero in every seed where the default was kept.
         kept: True if no trial was better than the default, so that it is compared with itself.
         diverged: Seeds under which default and tuned settings diverged.
     """
 
     before: tuple[Scores, ...] | None
     after: tuple[Scores, ...] | None
-    gain: Gain | None
-    stands: bool = True
+    gain: Difference | None
     kept: bool = False
     diverged: tuple[int, int] = (0, 0)
 
@@ -51,8 +49,8 @@ class TuningGain:
 
     @property
     def verdict(self) -> str:
-        """The gain's verdict, corrected for the number of methods; empty without a gain."""
-        return "" if self.gain is None else self.gain.verdict if self.stands else "open"
+        """The gain's verdict; empty without a gain."""
+        return "" if self.gain is None else self.gain.verdict
 
     @property
     def reading(self) -> str:
@@ -60,8 +58,7 @@ class TuningGain:
         if self.gain is None:
             fate = "diverged under {} (default) and {} (tuned) fresh seeds".format(*self.diverged)
             return f"{fate}, default kept" if self.default_stays else fate
-        words = {"gains": "better", "loses": "worse", "open": "undecided"}
-        return "default kept" if self.kept else words[self.verdict]
+        return "default kept" if self.kept else READING[self.gain.verdict]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,11 +147,10 @@ def corrected(
     """The result, with verdicts corrected for the number of methods (Holm)."""
     by_label = {s.method.label: w for s, w in zip(searches, worth, strict=True)}
     tuned = {s.method.label: by_label[s.method.label] for s in searches if s.ranges}
-    known = {label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None}
-    stand = standing({label: functools.partial(ends, at) for label, at in known.items()})
-    by_label |= {label: dataclasses.replace(w, stands=label in stand) for label, w in tuned.items()}
+    gains = stats.corrected({label: _at(w, sites.measure) for label, w in tuned.items() if w.gain is not None})
+    by_label |= {k: dataclasses.replace(by_label[k], gain=of) for k, of in gains.items() if not by_label[k].kept}
     return Tuning(sites, searches, by_label, budget, seeds)
 
 
-def _at(worth: TuningGain, measure: Measure) -> Callable[[float], Gain]:
+def _at(worth: TuningGain, measure: Measure) -> At:
     return lambda confidence: gain(worth.after or (), worth.before or (), measure, confidence)[0]
