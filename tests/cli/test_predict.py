@@ -126,7 +126,7 @@ def test_another_notation_is_read_and_written(here: Path, unskew: Unskew) -> Non
         (["nix.csv"], "there is no table (.csv, .tsv, .parquet, .pq) "),
         (["few.csv"], "few.csv has no column 'smoker', which the model was trained on (columns: age, sex, chol"),
         (["case.csv"], "case.csv has no column 'age', which the model was trained on; did you mean AGE? (columns: hos"),
-        (["twice.csv"], "twice.csv has a column 'predicted' already"),
+        (["twice.csv"], "twice.csv already has a column 'predicted'"),
         (["empty.csv"], "empty.csv has no rows"),
         (["words.csv"], "column 'age' must hold numbers, as in training, got 'old'"),
         (["tiny.toml"], "give one table (.csv, .tsv, .parquet, .pq), as the model was trained on, got tiny.toml"),

@@ -231,7 +231,7 @@ def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small:
     (gap,) = parity.compare(run, simulated)
     assert gap.max_abs_diff < 1e-6
     grid = pack(tmp_path / "alie", small("split.num_clients=3", "world.attack={name='ALIE', fraction=0.34}"))
-    with pytest.raises(ConfigError, match="'ALIE' is made from the replies of honest clients"):
+    with pytest.raises(ConfigError, match="'ALIE' needs the replies of honest clients"):
         start(tmp_path / "alie", grid)
 
 

@@ -50,7 +50,7 @@ def test_rows_of_metrics_and_failures_have_the_time_at_which_they_were_written(t
 def test_a_document_that_was_changed_is_refused(name: str, tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     folder = loop.start(tiny("rounds=1"), tmp_path / "run").folder
     (folder / name).write_text((folder / name).read_text().replace("1", "2", 1))
-    with pytest.raises(RunError, match=rf"{name}: it is not as it was written; the file is corrupt, restore it"):
+    with pytest.raises(RunError, match=rf"{name}: it changed since it was written; the file is corrupt, restore it"):
         read(folder)
 
 

@@ -104,5 +104,5 @@ def test_training_ends_once_nothing_was_better_for_so_many_rounds(
     assert max(curve(outcome.folder)) == end
     best = first_best(whole, end)
     rounds = f"{end - best} round" + "s" * (end - best > 1)
-    reason = f"validation accuracy {whole[best]:.4f} of round {best} was not bettered in {rounds}"
+    reason = f"validation accuracy {whole[best]:.4f} of round {best} was not improved in {rounds}"
     assert outcome.summary["stopped"]["fedavg/0"] == reason

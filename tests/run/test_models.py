@@ -190,7 +190,7 @@ def test_a_client_whose_name_is_a_number_is_called_by_it_and_by_no_other(written
         assert model.head.weight.eq(number).all()
         x = np.zeros((1, 2), np.float32)
         assert predict(model, x, client=written(name)) == predict(model, x)
-        with pytest.raises(DataError, match=f"own model of client '{name}', and the rows are said to be of"):
+        with pytest.raises(DataError, match=f"own model of client '{name}', but the rows are declared to be of"):
             predict(model, x, client=written(0))
     for stranger in (0, 3):
         with pytest.raises(

@@ -237,8 +237,8 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm", "says"),
     [
-        ("state.safetensors", truncate, "is not as it was written"),
-        ("memory-0000.safetensors", flip, "is not as it was written"),
+        ("state.safetensors", truncate, "changed since it was written"),
+        ("memory-0000.safetensors", flip, "changed since it was written"),
         ("memory-0000.safetensors", Path.unlink, "cannot be read: No such file"),
     ],
 )
@@ -275,8 +275,8 @@ def moved(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"files": ["state.safetensors"]}, "its position is none: files must be"),
-        ({"round": "many"}, "its position is none: round"),
+        ({"files": ["state.safetensors"]}, "its position is invalid: files must be"),
+        ({"round": "many"}, "its position is invalid: round"),
         ({"marks": {"metrics": [3, "0" * 64]}}, "the rows of metrics are not those that were written"),
         ({"documents": {"run.json": "0" * 64}}, r"run\.json was changed since the run began"),
         ({"number": 99}, "cannot be read: No such file"),
@@ -410,7 +410,7 @@ def test_the_rest_of_a_run_can_have_other_workers_and_says_so(
     """Executors that train each client by itself give the same bits, so that this needs no --force."""
     with pytest.raises(RunError, match=r"another environment \(threads 1 -> 2\)"):
         loop.resume(stopped, settings=["runtime.threads=2"])
-    with pytest.raises(ConfigError, match=r"other settings of runtime alone.*got rounds=9"):
+    with pytest.raises(ConfigError, match=r"only runtime settings may change.*got rounds=9"):
         loop.resume(stopped, settings=["rounds=9"])
     assert not list(rows(stopped, "resumed"))
     settings = ["runtime.executor=workers", "runtime.workers=1"]

@@ -54,7 +54,7 @@ OwnCode.train.__annotations__.update(us.FedAvg.train.__annotations__)
 
 
 def test_a_step_whose_training_no_term_can_join_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="step 'train' of OwnCode has code of its own instead; leave AddTerms out"):
+    with pytest.raises(ProtocolError, match="step 'train' of OwnCode runs its own code; leave AddTerms out"):
         end(us.wrap(OwnCode(local=LOCAL), us.AddTerms((Pull(),))))
-    with pytest.raises(ProtocolError, match="step 'train' of FedAvg with DPSGD has code of its own instead"):
+    with pytest.raises(ProtocolError, match="step 'train' of FedAvg with DPSGD runs its own code"):
         end(us.wrap(resolve("fedavg+dp_sgd")(local=LOCAL), us.AddTerms((Pull(),))))

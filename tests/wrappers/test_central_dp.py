@@ -317,7 +317,7 @@ UNCOVERED = [
     (asked(MeanOf("params", by=lambda c, r: c % 2)), "makes a mean for each group of clients"),
     (asked(MeanOf("params", lambda c, r: 2.0)), "all must have equal weight"),
     (asked(MeanOf("params", "weight"), "claim"), "all must have equal weight"),
-    (asked(cohort=lambda fed: fed.clients[:3]), "asks clients for step 'train' that were not drawn uniformly"),
+    (asked(cohort=lambda fed: fed.clients[:3]), "asks clients that were not drawn uniformly for step 'train'"),
     (asked(cohort=lambda fed: fed.sample(3, [5, 1, 1, 1, 1, 1])), "that were not drawn uniformly"),
     (copied, "sends different models in step 'train'"),
 ]

@@ -56,7 +56,7 @@ def test_a_choice_of_nobody_or_of_strangers_is_refused() -> None:
 def test_noise_that_is_accounted_for_even_draws_goes_with_no_choice() -> None:
     choose, noise = us.ChooseClients(lambda fed: fed.clients[:2]), us.CentralDP(clip=1.0)
     for order in ((choose, noise), (noise, choose)):
-        with pytest.raises(ConfigError, match="cohorts drawn evenly; leave ChooseClients out"):
+        with pytest.raises(ConfigError, match="uniform cohorts; leave ChooseClients out"):
             us.wrap(us.FedAvg(local=LOCAL, weighting="uniform"), *order)
 
 

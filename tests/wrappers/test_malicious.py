@@ -56,7 +56,7 @@ def test_attackers_that_see_all_send_what_their_equation_says() -> None:
 def test_on_a_network_a_liar_goes_by_its_own_update_or_is_refused() -> None:
     assert isinstance(with_attack(UNIFORM, IPM(), 6, Key(0)).by, ColludingAttack)
     assert isinstance(with_attack(UNIFORM, IPM(), 6, Key(0), simulated=False).by, IndependentAttack)
-    with pytest.raises(ConfigError, match="'ALIE' is made from the replies of honest clients, which a client on a net"):
+    with pytest.raises(ConfigError, match="'ALIE' needs the replies of honest clients, which a client on a net"):
         with_attack(UNIFORM, ALIE(), 6, Key(0), simulated=False)
 
 

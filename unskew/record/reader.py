@@ -354,7 +354,7 @@ def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
     for (position,) in connection.execute("SELECT position FROM checkpoint"):
         for name, sha256 in json.loads(position)["documents"].items():
             if hashlib.sha256(read_text(folder / name).encode()).hexdigest() != sha256:
-                raise refusal(folder / name, "it is not as it was written")
+                raise refusal(folder / name, "it changed since it was written")
 
 
 def part_of(folder: Path, part: Part, seed: int | None = None) -> tuple[dict[str, Any], Ragged]:

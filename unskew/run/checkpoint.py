@@ -175,7 +175,7 @@ def latest(folder: Path) -> Position | None:
     try:
         position = pydantic.TypeAdapter(Position).validate_json(text)
     except pydantic.ValidationError as error:
-        raise refusal(folder / database.FILE, f"its position is none: {sentence(error)}") from None
+        raise refusal(folder / database.FILE, f"its position is invalid: {sentence(error)}") from None
     place = folder / FOLDER / str(position.number)
     for name, sha256 in position.files.items():
         try:
@@ -183,7 +183,7 @@ def latest(folder: Path) -> Position | None:
         except OSError as error:
             raise unreadable(place / name, error) from None
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise refusal(place / name, "it is not as it was written")
+            raise refusal(place / name, "it changed since it was written")
     return position
 
 

@@ -105,7 +105,7 @@ class OneClassFound(Observer):
         first = [names[c] if names else str(c) for c in alike[:NAMED]]
         more = ", ..." if len(alike) > NAMED else ""
         warning = (
-            f"own models that are right on test examples of one class only, where at least {MISSED} are of others: "
+            f"own models right on test examples of one class only, though at least {MISSED} are of others: "
             f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {LITTLE}"
         )
         yield OneClassModels(clients=tuple(alike), warnings=(warning,))

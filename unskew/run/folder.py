@@ -43,7 +43,7 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
         then = (
             "give the same command again, or choose another --out"
             if folder is None
-            else f"nothing before the last checkpoint is lost; mend that and continue with: unskew run {folder}"
+            else f"nothing before the last checkpoint is lost; fix that and continue with: unskew run {folder}"
         )
         what = error.strerror if isinstance(error, OSError) else str(error)
         raise RunError(f"cannot write {path}: {what or error}; {then}") from None
@@ -61,7 +61,7 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
         folder = folder.resolve()
     try:
         if taken(folder):
-            raise RunError(f"{folder} exists already; choose another --out, or go on with a run by unskew run")
+            raise RunError(f"{folder} exists already; choose another --out, or continue it with unskew run")
         with temporary_folder(folder) as temporary:
             for part in ("checkpoint", "models"):
                 (temporary / part).mkdir()
@@ -103,7 +103,7 @@ def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
     try:
         names = {p.name for p in folder.iterdir()} - {".lock"} if folder.exists() else set()
     except OSError as error:
-        raise RunError(f"{folder} is no folder to write to: {error.strerror or error}; choose another --out") from None
+        raise RunError(f"{folder} cannot be written to: {error.strerror or error}; choose another --out") from None
     if names.isdisjoint(marks) and names:
         has = "a run" if "run.json" in names else min(names)
         raise RunError(f"{folder} has other files already ({has}), and no {what}; choose another --out")

@@ -366,7 +366,7 @@ def predict(
     own = None if card.client is None else card.client_name or str(card.client)
     also = str(card.client) if own is not None and value_of(own) is None else own  # a number may be another's name
     if own is not None and client is not None and str(client) not in (own, also):
-        raise DataError(f"this is the own model of client {own!r}, and the rows are said to be of {client!r}")
+        raise DataError(f"this is the own model of client {own!r}, but the rows are declared to be of {client!r}")
     whose = card.client_name if own is not None and client is not None else client
     known = whose in (None, *card.inputs.clients)
     inputs, training = card.inputs.prepare(x, whose if known else str(whose)), model.training
@@ -428,7 +428,7 @@ def card_of(model: nn.Module) -> ModelCard:
     """
     card = getattr(model, "unskew", None)
     if not isinstance(card, ModelCard):
-        raise ConfigError("a model of load_model or history.model is needed, which says what its inputs are")
+        raise ConfigError("expected a model of load_model or history.model, which describes its inputs")
     return card
 
 
@@ -480,7 +480,7 @@ def cells(folder: Path) -> list[tuple[str, int]]:
         RunError: If it has none.
     """
     if not folder.exists():
-        raise RunError(f"there is no model's file and no run's folder {folder}; name one that exists")
+        raise RunError(f"{folder} is neither a model file nor a run folder; name one that exists")
     try:
         names = [path.name for path in unlinked(folder / "models").iterdir()]
     except FileNotFoundError:
@@ -490,7 +490,7 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     found = filter(None, (re.fullmatch(r"(.+)-seed(\d+)\.safetensors", name) for name in names))
     named = sorted((unquote(match[1]), int(match[2])) for match in found)
     if not named:
-        raise RunError(f"{folder} has no models: they are written when a method is done with a seed")
+        raise RunError(f"{folder} has no models yet: a method writes one when it finishes a seed")
     return named
 
 

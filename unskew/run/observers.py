@@ -124,7 +124,7 @@ class HeadlineCurve(Observer):
             return f"validation {headline.label} {now[1]:.4f} {sign} {stop.metric:g} after round {cell.round}"
         if stop.patience is not None and now is not None and best is not None and now[0] - best[0] >= stop.patience:
             rounds = counted(now[0] - best[0], "round")
-            return f"validation {headline.label} {best[1]:.4f} of round {best[0]} was not bettered in {rounds}"
+            return f"validation {headline.label} {best[1]:.4f} of round {best[0]} was not improved in {rounds}"
         if stop.megabytes is not None and cell.bytes >= stop.megabytes * 1e6:
             return f"{cell.bytes / 1e6:.3f} MB sent >= {stop.megabytes:g} after round {cell.round}"
         if stop.seconds is not None and cell.seconds >= stop.seconds:

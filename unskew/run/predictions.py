@@ -77,7 +77,7 @@ def predict_files(
     if twice is not None:
         trained = any(column.name == twice for column in card.inputs.columns)
         remedy = "use unskew.predict in Python, since the model takes it" if trained else "rename it there"
-        raise DataError(f"{paths[0]} has a column {twice!r} already, which is that of predictions; {remedy}")
+        raise DataError(f"{paths[0]} already has a column {twice!r}, where predictions go; {remedy}")
     return [
         {**row, **dict(zip(added, (one, *of.values()), strict=True))}
         for row, one, of in zip(shown, predictions, by_class, strict=True)

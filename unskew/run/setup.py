@@ -132,7 +132,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         ignored = f"test_fraction = {experiment.test_fraction:g} would be ignored"
         raise ConfigError(
-            f"{ignored}: {dataset.name} has test rows of clients' own; say task.data_options.test, or nothing"
+            f"{ignored}: {dataset.name} has clients' own test rows; set task.data_options.test, or neither"
         )
     for column in experiment.by:
         dataset.column(column)
@@ -469,7 +469,7 @@ def _check_networks(method: NamedMethod, setup: Setup) -> None:
     forms = [{name: form_of(t) for name, t in (part or {}).items()} for part in parts]
     for name in {name: None for form in forms for name in form}:
         if len(several := {form.get(name, "none") for form in forms}) > 1:
-            raise ConfigError(f"clients' networks must have {name} alike, got {' and '.join(sorted(several))}")
+            raise ConfigError(f"clients' networks must have the same {name}, got {' and '.join(sorted(several))}")
 
 
 def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: int, simulated: bool = True) -> Any:

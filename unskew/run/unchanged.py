@@ -41,9 +41,7 @@ def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)
     if others := [setting for setting in settings if not setting.strip().startswith("runtime.")]:
-        raise ConfigError(
-            f"the rest of a run may have other settings of runtime alone, got {others[0]}; begin a new run"
-        )
+        raise ConfigError(f"only runtime settings may change within a run, got {others[0]}; start a new run")
 
 
 def reopened(
@@ -137,7 +135,7 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
     if telling and not force:
         raise EnvironmentChanged(
             f"{folder} was started in another environment ({'; '.join(telling)}), so results may differ; "
-            "use --force (in Python force=True) to go on all the same"
+            "use --force (in Python force=True) to continue anyway"
         )
     return changed
 

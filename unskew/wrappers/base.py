@@ -2,11 +2,10 @@
 
     us.wrap(SCAFFOLD(), DW(mu=0.1), ClipNorm(1.0))
 
-is SCAFFOLD with the class-relation term, whose replies are then clipped: the first wrapper is next to the method, and
-each one after it sees a method that is wrapped already.  Order matters: clipping and then adding noise differs from
-adding noise and then clipping.
+is SCAFFOLD with the class-relation term, its replies then clipped.  The first wrapper is next to the method; each later
+one sees a method already wrapped.  Order matters: clipping before noise differs from noise before clipping.
 
-A wrapper is a frozen dataclass; its fields are its settings.  It overrides what it changes of
+A wrapper is a frozen dataclass; its fields are its settings.  It overrides any of
 
     init(method, params, fed)                    the state before round 1
     round(method, state, fed)                    the plan of a round
@@ -14,19 +13,19 @@ A wrapper is a frozen dataclass; its fields are its settings.  It overrides what
     client(method, me)                           a client's view of itself
     server(method, fed)                          the server's view of the federation
 
-where `method` is the one it wraps.  To send, get or remember something in addition to the method's own message, reply,
-state or memory, it names a record that has the method's in a field `of`:
+where `method` is the one it wraps.  To add to the method's message, reply, state or memory, it names a record that
+holds the method's in a field `of`:
 
     @dataclass(frozen=True)
     class Informed(Generic[M]):
         of: M
         temperature: float
 
-in its class attribute `Message`, `Reply`, `State` or `Memory`; None leaves the method's own as it is.
+in its class attribute `Message`, `Reply`, `State` or `Memory`; None adds nothing.
 
-Every other part of a method, `serve` and all optional hooks, the wrapper may define too, with `method` as the first
-argument.  What it does not define is the method's own: records of the wrapper, clients and federations among the
-arguments are turned into the method's first, so hooks that are added later are passed on as well.
+A wrapper may also define `serve` and any optional hook, with `method` as the first argument.  All others are the
+method's own, called with the method's records, clients and federations in place of the wrapper's.  This includes hooks
+added later.
 """
 
 import functools
@@ -45,11 +44,11 @@ CLAIMS = ("has_dp_noise", "weighting", "covers_examples", "covers_replies", "use
 
 @dataclass(frozen=True)
 class StepTypes:
-    """Types of a step by its annotations.
+    """A step's types, from its annotations.
 
     Attributes:
-        message, memory, reply, kept: Types of what it receives, remembers, answers and remembers from then on.
-        works: True if it is a generator, which may train; False if it only computes an answer.
+        message, memory, reply, kept: Types of its message, memory, reply and new memory.
+        works: True for a generator, which may train; False if it only computes an answer.
     """
 
     message: Any
@@ -60,14 +59,14 @@ class StepTypes:
 
 
 class Wrapper:
-    """Base class of wrappers, which changes nothing.
+    """Base class of wrappers; changes nothing.
 
     Attributes:
         Message, Reply, State, Memory: Generic records that hold the method's in a field `of`; None adds nothing.
-        adds_nothing: True if everything that clients and the plan reveal follows from what the wrapped method reveals,
-            so that the method's own noise covers it.
-        one_by_one: True if each reply is changed without regard to the others.
-        on_server: True if uploads are changed on the server, where their clients do not see it.
+        adds_nothing: True if it reveals nothing that does not follow from what the wrapped method reveals, so the
+            method's own noise covers it.
+        one_by_one: True if it changes each reply on its own.
+        on_server: True if it changes uploads on the server, unseen by clients.
     """
 
     adds_nothing: ClassVar[bool] = False
@@ -86,14 +85,14 @@ class Wrapper:
         """
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse combinations with the wrappers that come after this one; `whole` is the method with all of them.
+        """Refuse combinations with later wrappers; `whole` is the method with all of them.
 
         Raises:
             ConfigError: If so.
         """
 
     def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
-        """True if a step is replaced by `work`; by default every one that may train."""
+        """True if `work` replaces a step; by default every step that may train."""
         return types.works
 
     def init(self, method: Any, params: Params, fed: Federation) -> Any:
@@ -112,7 +111,7 @@ class Wrapper:
         return answer
 
     def amend(self, method: Any, name: str, me: Me, msg: Any, reply: Any, sent: Any, memory: Any) -> Any:
-        """Return a client's memory of a step's reply that a wrapper around this one changed: the method's, amended."""
+        """Return a client's memory, amended for a reply that an outer wrapper changed."""
         msg = msg.of if self.Message and isinstance(msg, self.Message) else msg
         reply, sent = (r.of if self.Reply and isinstance(r, self.Reply) else r for r in (reply, sent))
         kept = memory.of if self.Memory else memory
@@ -120,15 +119,15 @@ class Wrapper:
         return replace(memory, of=kept) if self.Memory else kept
 
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
-        """Return steps of the wrapper's own by name, annotated as a method's are; they get the wrapper's memory."""
+        """Return the wrapper's own steps by name, annotated as a method's; they get the wrapper's memory."""
         return {}
 
     def client(self, method: Any, me: Me) -> Me:
-        """Return a client's view of itself, as the method gets to see it."""
+        """Return a client's view of itself, as the method sees it."""
         return me
 
     def server(self, method: Any, fed: Federation) -> Federation:
-        """Return the view of the federation, as the method gets to see it."""
+        """Return the view of the federation, as the method sees it."""
         return fed
 
     def has_dp_noise(self, method: Any) -> bool:
@@ -141,15 +140,15 @@ class Wrapper:
         return weighting
 
     def covers_examples(self, method: Any) -> bool:
-        """True if there is noise that covers single examples of a client."""
+        """True if noise covers a client's single examples."""
         return bool(hook(method, "covers_examples"))
 
     def covers_replies(self, method: Any) -> bool:
-        """True if clients' own noise is on all that they reply, to which this wrapper adds nothing."""
+        """True if clients' own noise covers all of their replies, and this wrapper adds nothing."""
         return self.adds_nothing and bool(hook(method, "covers_replies"))
 
     def uses_private_randomness(self, method: Any) -> bool:
-        """True if results depend on draws that no one else can repeat."""
+        """True if results depend on draws that nobody else can repeat."""
         return bool(hook(method, "uses_private_randomness"))
 
 
@@ -211,7 +210,7 @@ class Wrapped:
 
     @property
     def amend(self) -> Callable[..., Any] | None:
-        """The function that makes a client remember the reply that a further wrapper made; None without any."""
+        """The function that makes a client remember the reply as an outer wrapper changed it; None if there is none."""
         return None if hook(self.of, "amend") is None else functools.partial(self.by.amend, self.of)
 
     def __getattr__(self, name: str) -> Any:
@@ -295,20 +294,20 @@ class Wrapped:
 
 
 def wrap(method: Any, *wrappers: Wrapper) -> Any:
-    """Wrap a method: the first wrapper is next to it, the last sees what all others made of it.
+    """Wrap a method: the first wrapper is next to it, the last is outermost.
 
     Args:
         method: A method, wrapped or not.
         wrappers: Wrappers in the order in which they change a client's reply.
 
     Raises:
-        ConfigError: If something is no wrapper, or a method cannot have it.
+        ConfigError: If an argument is no wrapper, or the method cannot have it.
         ProtocolError: If the method does not annotate its state.
     """
     for by in wrappers:
         if not isinstance(by, Wrapper):
             raise ConfigError(
-                f"a wrapper is expected after the method, got {type(by).__name__}; they are in: unskew list wrappers"
+                f"expected a wrapper after the method, got {type(by).__name__}; see: unskew list wrappers"
             )
         method = Wrapped(method, by)
     return method
@@ -325,9 +324,9 @@ def name_of(method: Any) -> str:
 def through(
     gen: Any, change_request: Callable[[Any], Any], change_answer: Callable[[Any, Any], Any]
 ) -> Generator[Any, Any, Any]:
-    """Run `yield from gen` with each request and answer changed; failures are raised at its own `yield`.
+    """Run `yield from gen` with each request and answer changed; failures are raised at its `yield`.
 
-    A request may be changed into a generator, which is run to its end for the answer.
+    A request may become a generator, which is run to its end for the answer.
     """
     if not isinstance(gen, types.GeneratorType):
         return gen
@@ -346,12 +345,12 @@ def through(
 
 
 def running(answer: Any) -> Generator[Any, Any, Any]:
-    """Run a step that may be a generator or may have its answer already."""
+    """Run a step, generator or not, to its answer."""
     return (yield from answer) if isinstance(answer, types.GeneratorType) else answer
 
 
 def step_types(begin: Callable[..., Any]) -> StepTypes | None:
-    """Read a step's types from its annotations; None if they are not those of a step."""
+    """Read a step's types from its annotations; None if it is no step."""
     hints = get_type_hints(begin, include_extras=True)
     returns = hints.get("return")
     works = get_origin(returns) is get_origin(Generator[Any, Any, Any])
@@ -363,7 +362,7 @@ def step_types(begin: Callable[..., Any]) -> StepTypes | None:
 
 
 def first_request(method: Any, state: Any, fed: Federation) -> Any:
-    """Return the first request of a round's plan, which is then given up; None if it makes none."""
+    """Return the first request of a round's plan, then drop the plan; None if it makes none."""
     plan = method.round(state, fed)
     request = next(plan, None)
     plan.close()

@@ -1,4 +1,4 @@
-"""Noise that clients add themselves, each within a privacy budget: one whose budget is spent is asked no more."""
+"""Noise that clients add themselves, within privacy budgets; a client that has spent its own is no longer asked."""
 
 import math
 from abc import abstractmethod
@@ -22,8 +22,8 @@ class BudgetState(Generic[S]):
 
     Attributes:
         of: The method's state.
-        asked: How often each client was asked for what its budget pays.
-        stopped: True if no client that was asked had any of it left.
+        asked: How often each client was asked for a reply that costs budget.
+        stopped: True if no client that was asked had budget left.
     """
 
     of: S
@@ -53,10 +53,10 @@ class ClientNoise(Wrapper):
     """Base class of wrappers whose clients add noise of their own.
 
     Attributes:
-        covered: Whom a guarantee is about, in a word.
+        covered: Whom the guarantee covers, in a word.
         guarantee: What it covers, in full.
-        noised: What has the noise.
-        clip, noise_multiplier, delta, max_epsilon: Settings, which the wrapper's fields are.
+        noised: What gets the noise.
+        clip, noise_multiplier, delta, max_epsilon: Settings, as the wrapper's fields.
     """
 
     State: ClassVar[Any] = BudgetState
@@ -71,22 +71,22 @@ class ClientNoise(Wrapper):
 
     @abstractmethod
     def mechanisms(self, method: Any) -> tuple[float, float, int]:
-        """Return the multiplier over the sensitivity, the share that is sampled, and the mechanisms of one request."""
+        """Return the multiplier over the sensitivity, the sampled share, and the mechanisms of one request."""
 
     @abstractmethod
     def costs(self, method: Any, step: str) -> bool:
-        """True if a step's reply is paid for by its client's budget."""
+        """True if a step's reply costs its client budget."""
 
     @abstractmethod
     def seen(self) -> str:
         """Say what the server sees of a client."""
 
     def report(self, method: Any, state: BudgetState[Any], budget: PrivacyBudget) -> PrivacyBudget:
-        """Return what has been spent; a wrapper may add to it."""
+        """Report the privacy spent; a wrapper may add to it."""
         return budget
 
     def check_replies(self, method: Any) -> None:
-        """Refuse a method that sends more than what has noise, or a budget that does not allow one reply.
+        """Refuse a method that sends anything without noise, or a budget too small for one reply.
 
         Raises:
             ConfigError: If so.
@@ -105,7 +105,7 @@ class ClientNoise(Wrapper):
             )
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse a wrapper around this one whose clients may send more.
+        """Refuse outer wrappers whose clients may send more.
 
         Raises:
             ConfigError: If so.
@@ -119,12 +119,12 @@ class ClientNoise(Wrapper):
 
     # ------------------------------------------------------------------ what it costs
     def spent(self, method: Any, requests: int) -> float:
-        """Compute the epsilon of a client that was asked so often; inf without noise."""
+        """Compute the epsilon of a client asked so often; inf without noise."""
         z, share, each = self.mechanisms(method)
         return privacy.composed_epsilon((((z, share), requests * each),), self.delta)
 
     def most(self, method: Any) -> int | None:
-        """Compute how often the budget allows a client to be asked; None is no limit."""
+        """Compute how often the budget lets a client be asked; None is no limit."""
         if self.max_epsilon is None:
             return None
         low, high = 0, 1
@@ -150,7 +150,7 @@ class ClientNoise(Wrapper):
         return f"epsilon {spent:.4g} at delta {self.delta:g} for {self.covered} after {times} requests"
 
     def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.ClientsNoise:
-        """Return the noise of a training, of which several add up; less where the budget ends it."""
+        """Return the noise of a whole training, cut short by the budget; several of them add up."""
         z, share, each = self.mechanisms(method)
         return privacy.ClientsNoise(self.covered, z, share, each * self._within(method, rounds), self.delta)
 
@@ -186,7 +186,7 @@ class ClientNoise(Wrapper):
         return BudgetState(done, counts, False)
 
     def has_dp_noise(self, method: Any) -> bool:
-        """True if there is noise: then nothing else of a client's data may leave it."""
+        """True if there is noise: nothing else of a client's data may then leave it."""
         return self.noise_multiplier > 0.0
 
     def covers_replies(self, method: Any) -> bool:
@@ -198,7 +198,7 @@ class ClientNoise(Wrapper):
         return True
 
     def info(self, method: Any, state: BudgetState[Any]) -> tuple[object, ...]:
-        """Report the method's own info, and the privacy spent by the client that was asked most often."""
+        """Report the method's own info, and the privacy spent by the client asked most often."""
         most, (z, share, each) = max(state.asked.values(), default=0), self.mechanisms(method)
         spent = self.spent(method, most)
         budget = PrivacyBudget(
@@ -215,7 +215,7 @@ class ClientNoise(Wrapper):
             releases=most * each,
             budget=self.max_epsilon,
             by_clients=NoiseByClients(multiplier=z, share=share),
-            warnings=(f"no client that was drawn has any of its privacy budget left, epsilon {self.max_epsilon}",)
+            warnings=(f"no drawn client has any privacy budget left, epsilon {self.max_epsilon}",)
             if state.stopped
             else (),
         )
@@ -223,7 +223,7 @@ class ClientNoise(Wrapper):
 
 
 def uncovered(reply: Any, name: str) -> list[str]:
-    """Names of the fields of a reply, itself called `name`, that are neither marked uploads nor numbers of examples."""
+    """Names of a reply's fields that are neither marked uploads nor numbers of examples; the reply is `name`."""
     if reply in (type(None), SampleCount):
         return []
     if not is_record_type(reply):

@@ -1,7 +1,7 @@
 """Central differential privacy: a cohort's clipped updates are summed, and the server adds noise to the sum.
 
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018,
-Algorithm 1 with flat clipping and the estimator of a fixed denominator; and the clipping norm that follows a quantile:
+Algorithm 1 with flat clipping and the fixed-denominator estimator; for the clipping norm that follows a quantile,
 G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS
 2021, Algorithm 1.
 
@@ -13,13 +13,13 @@ Sum        s = sum_k v_k + z C Normal(0, I);  a mean is s / M, whoever replied  
 Adaptive   b = (1 / M) (sum_k (1[|u_k| <= C] - 1/2) + sigma_b Normal(0, 1)) + 1/2
            C <- C exp(-eta_C (b - gamma)),  with noise of (z^-2 - (2 sigma_b)^-2)^(-1/2) instead of z in (2), so that
            both releases together are one Gaussian mechanism of multiplier z                                     (3)
-Privacy    The data of one client are covered, if they are replaced by any others: s moves by at most 2 C, so that
-           its Gaussian mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement,
-           which amplifies (`unskew.server.privacy`) towards those who do not know the cohorts.  A deployment draws them
-           from a secret of the server's, and still nothing is amplified, as a client knows when it was asked: the sums
-           count that hold the client which was asked most often.  All clients have equal weight.  What a method does
-           with s costs nothing more, and it gets nothing else of any reply: others are refused.
-           In a deployment the server also refuses replies by how they compare with the others; that is not covered.
+Privacy    One client's data are covered against replacement by any others: s moves by at most 2 C, so its Gaussian
+           mechanism has the multiplier z / 2.  Cohorts are drawn uniformly, M of N without replacement.  This amplifies
+           (`unskew.server.privacy`) towards those who do not know the cohorts.  A deployment draws them from a server
+           secret but amplifies nothing: a client knows when it was asked, so the sums with the client asked most often
+           count.  All clients have equal weight.  What a method does with s costs nothing more.  A method that reads
+           anything else of a reply is refused.  In a deployment the server also refuses replies by comparing them; that
+           is not covered.
 Departures The sum's noise is not divided among clients; Poisson sampling is not offered.  Sums are in floating point,
            whose low-order bits can leak.
 """
@@ -51,10 +51,10 @@ class AdaptiveClip:
     """Clipping norm that follows a quantile of the updates' norms (eq. 3).
 
     Attributes:
-        quantile: Share of the updates that are not to be clipped, gamma.
+        quantile: Share of the updates to leave unclipped, gamma.
         lr: Step size of the norm's logarithm, eta_C.
-        noise: Standard deviation of the noise on the count of updates within the norm, sigma_b, in clients; more than
-            z / 2.  None takes a twentieth of the cohort, as in the paper, or 0.6 z if that is more, for small cohorts.
+        noise: Standard deviation of the noise on the count of updates within the norm, sigma_b, in clients; over
+            z / 2.  None takes the larger of a twentieth of the cohort, as in the paper, and 0.6 z.
     """
 
     quantile: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.5
@@ -68,15 +68,15 @@ class AdaptiveClip:
 
 @dataclass(frozen=True)
 class CentralState(Generic[S]):
-    """The method's state, and what has been released so far.
+    """The method's state, and what was released so far.
 
     Attributes:
         of: The method's state.
         clip: The clipping norm, C.
         noise: Standard deviation of the last release's noise; 0 before it.
-        releases: Number of noised sums; in a deployment of those that may hold the client which was asked most often,
-            since rounds that were undone count.
-        cohort: Clients of the largest cohort, M; in a deployment N, as clients know theirs.
+        releases: Number of noised sums; in a deployment, of those that may hold the client asked most often.  Undone
+            rounds count.
+        cohort: Size of the largest cohort, M; N in a deployment, as clients know their cohorts.
         clients: Number of clients, N.
         stopped: True if the budget allows no further round.
         asked: How often each client was asked, in a deployment.
@@ -115,22 +115,22 @@ class _Budget(Exception):
 
 @dataclass(frozen=True)
 class CentralDP(Wrapper):
-    """Differential privacy of clients by a server that is trusted with their updates.
+    """Differential privacy of clients by a server trusted with their updates.
 
-    All data of one client are covered, if they are replaced by any others, towards whoever sees the models.  The sum
+    All data of one client are covered, against replacement by any others, towards whoever sees the models.  The sum
     then moves by up to 2 C, so the noise counts half of what add-or-remove-one papers report for the same z.  A
-    simulation counts the sampling of cohorts; a deployment, whose clients know when they are asked, does not.
+    simulation counts the sampling of cohorts; a deployment does not, as clients know when they are asked.
 
     Attributes:
-        clip: Clipping norm of a client's update, C, at first if it adapts; a large one, as 1e9, does not clip.
+        clip: Clipping norm of a client's update, C, the first one if it adapts; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on the sum over C, z; 0 adds none.
         delta: Probability that belongs to epsilon; below one over the number of clients.
-        max_epsilon: Budget: no round begins that would exceed it, and the model stays as it is; None is no limit.
+        max_epsilon: Budget: a round that would exceed it does not begin, and the model stays; None is no limit.
         adaptive: Lets the clipping norm follow the clients' updates; None keeps it.
 
     Raises:
-        ConfigError: If there is a budget without noise, the adaptive norm's noise leaves none for the sum, or the
-            accountant is not installed.
+        ConfigError: If a budget has no noise, the adaptive norm's noise leaves none for the sum, or the accountant is
+            not installed.
     """
 
     State: ClassVar[Any] = CentralState
@@ -156,20 +156,20 @@ class CentralDP(Wrapper):
 
     # ------------------------------------------------------------------ what is refused
     def check(self, method: Any) -> None:
-        """Refuse a method that gets more of a reply than sums.
+        """Refuse a method that gets more than sums of replies.
 
         Raises:
-            ConfigError: If so, or if it has the noise already.
+            ConfigError: If so, or if it already has this noise.
         """
         self.check_replies(method)
         inside = method
         while isinstance(inside, Wrapped):
             if isinstance(inside.by, CentralDP):
-                raise ConfigError("CentralDP is around the method already; leave one of them out")
+                raise ConfigError("the method already has CentralDP; leave one of them out")
             inside = inside.of
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse wrappers around this one that read single replies, or change one by another.
+        """Refuse outer wrappers that read single replies, or change one by another.
 
         Raises:
             ConfigError: If so.
@@ -230,7 +230,7 @@ class CentralDP(Wrapper):
                     f"weights replies to step {step!r} by what clients report, where all must have equal weight"
                 )
         if set(request.to) not in ({*fed.clients}, *map(set, cohorts)):
-            raise refuse(f"asks clients for step {step!r} that were not drawn uniformly")
+            raise refuse(f"asks clients that were not drawn uniformly for step {step!r}")
         models = [sent_model(message) for message in request.to.values()]
         if any(m is None or m.keys() != models[0].keys() for m in models):  # type: ignore[union-attr]
             raise refuse(
@@ -266,8 +266,8 @@ class CentralDP(Wrapper):
         """Run the method's round with noised sums in place of its own.
 
         Raises:
-            ConfigError: If the method asks for what is not covered, or for a second sum.
-            QuorumError: If the method does; its `state` counts a sum that was asked for as released.
+            ConfigError: If the method makes a request that is not covered, or asks for a second sum.
+            QuorumError: If the method raises it; its `state` counts a requested sum as released.
         """
         view = drawing(fed)
         after = state
@@ -335,11 +335,11 @@ class CentralDP(Wrapper):
         return True
 
     def uses_private_randomness(self, method: Any) -> bool:
-        """True if there is noise, which a deployed server draws from a secret of its own."""
+        """True if there is noise; a deployed server draws it from its own secret."""
         return self.noise_multiplier > 0.0 or super().uses_private_randomness(method)
 
     def epsilon(self, releases: int, clients: int, cohort: int) -> float:
-        """Compute the epsilon of a number of rounds; inf without noise."""
+        """Compute the epsilon of so many rounds; inf without noise."""
         return privacy.cohort_epsilon(self.noise_multiplier, clients, cohort, releases, self.delta)
 
     def planned(self, method: Any, rounds: int, clients: int, cohort: int) -> str:
@@ -352,7 +352,7 @@ class CentralDP(Wrapper):
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
     def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.NoisedSums:
-        """Return what a training will release, of which several add up; fewer rounds where the budget ends it."""
+        """Return what a whole training will release, within the budget; several of them add up."""
         cohort, most, releases = min(cohort, clients), self.max_epsilon or math.inf, rounds
         while releases and self.epsilon(releases, clients, cohort) > most:
             releases -= 1
@@ -401,13 +401,13 @@ class _Partial:
 
 @dataclass(frozen=True, eq=False)
 class NoisedSum:
-    """The reductions of one request as one sum of jointly clipped updates, with noise (eq. 1, 2).
+    """One request's reductions as one noised sum of jointly clipped updates (eq. 1, 2).
 
     Attributes:
         reductions: Sums and means without groups; weights are ignored.
-        model: The model that every client was sent.
+        model: The model sent to every client.
         clip: C.
-        noise: Standard deviation of the noise on every number of the sum.
+        noise: Standard deviation of the noise on each number of the sum.
         count_noise: The same for the count of updates within C, in clients.
         cohort: M.
         key: Root of the noise.
@@ -459,7 +459,7 @@ class NoisedSum:
         return partial
 
     def finish(self, partial: _Partial) -> tuple[Any, Any]:
-        """Return the values of the reductions with the noised share of updates within C, and M.
+        """Return the reductions' values, the noised share of updates within C, and M.
 
         Raises:
             QuorumError: If no reply could be used.
@@ -509,14 +509,14 @@ def drawing(fed: Federation) -> _Drawing:
 
 
 def inner_of(reduction: Any) -> Any:
-    """Return the method's own reduction, without what other wrappers put around it."""
+    """Return the method's own reduction, without other wrappers'."""
     while isinstance(reduction, Within):
         reduction = reduction.reduction
     return reduction
 
 
 def read_of_each(reply: Any) -> list[str]:
-    """Names of the fields of a reply that a plan reads of every client, in it and in the records it holds."""
+    """Names of the fields that a plan reads of every client's reply, including nested records."""
     names: list[str] = []
     if is_record_type(reply):
         for name, hint in hints_of(reply).items():
@@ -528,7 +528,7 @@ def read_of_each(reply: Any) -> list[str]:
 
 
 def is_count(reply: Any, weight: Any) -> bool:
-    """True if a weight is a field of a reply, or of a record in it, with the number of a client's examples."""
+    """True if a weight is a field of a reply, or of a record in it, with the client's number of examples."""
     if not isinstance(weight, str) or not is_record_type(reply):
         return False
     hints = hints_of(reply)

@@ -1,4 +1,4 @@
-"""DP-SGD inside a client: gradients are clipped example by example and get noise, so that single examples are covered.
+"""DP-SGD inside a client: each example's gradient is clipped, and noise added, so single examples are covered.
 
 M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang, "Deep Learning with Differential
 Privacy", CCS 2016, Algorithm 1.
@@ -8,18 +8,16 @@ Notation   n    the client's examples;  q  probability that an example is in a b
            T    steps of a local training: its `local_steps`, or epochs / q, rounded up
 Step       B    every example by itself with probability q: Poisson sampling, drawn in secret                      (1)
            g    (sum_{i in B} g_i min(1, C / |g_i|) + z C Normal(0, I)) / (q n)                                    (2)
-           The gradient of the method's terms, which know messages and parameters only, is added to g; the optimiser
-           then moves by that.
-Privacy    One example of a client is covered, towards everyone, if it is replaced by one that adds nothing: n, which
-           clients declare, stays the same.  Steps are Gaussian mechanisms of multiplier z on a Poisson sample,
-           composed by dp-accounting (`unskew.server.privacy`, eq. 3); (1) makes that assumption true of the run.
-           An example without a finite gradient counts as zero, and whether training diverged is told by the noised
-           parameters alone.
-           A personal model is not covered, nor are other clients' copies of the same example.
-Gradients  By torch.func, `vmap(grad)`, not by Opacus: its hooks rewrite the module, which executors here call
-           functionally, and its optimiser and loader would be a second loop beside `SgdConfig`'s.
-Departures A batch's size follows from q, so `batch_size` and `drop_last` are not heeded.  A method that counts steps by
-           itself, as FedDC's divisor "code" does, counts T of them for every client.  Noise in floating point, whose
+           The gradient of the method's terms is added to g for the optimiser: they know only messages and parameters.
+Privacy    One example of a client is covered, towards everyone, against replacement by one that adds nothing: n, which
+           clients declare, stays the same.  Steps are Gaussian mechanisms of multiplier z on a Poisson sample, composed
+           by dp-accounting (`unskew.server.privacy`, eq. 3); (1) makes that assumption true.  An example without a
+           finite gradient counts as zero, and only the noised parameters tell whether training diverged.  A personal
+           model is not covered, nor are other clients' copies of the same example.
+Gradients  By torch.func, `vmap(grad)`, not Opacus: its hooks rewrite the module, which executors here call
+           functionally, and its optimiser and loader would duplicate `SgdConfig`'s loop.
+Departures A batch's size follows from q, so `batch_size` and `drop_last` are ignored.  A method that counts steps
+           itself, as FedDC's divisor "code" does, counts T for every client.  Noise is in floating point, whose
            low-order bits can leak.
 """
 
@@ -65,21 +63,22 @@ ROOM = 2**24
 
 @dataclass(frozen=True)
 class DPSGD(ClientNoise):
-    """Differential privacy of single examples, by noise in a client's own training.
+    """Differential privacy of single examples, by noise in a client's training.
 
-    One example is covered, if it is replaced by one that adds nothing; who has k of them is covered k times less.
-    Batches are Poisson samples, so `batch_size` is not heeded and an epoch is 1 / share steps.  BatchNorm is refused.
+    One example is covered against replacement by one that adds nothing; a person with k examples is covered k times
+    less.  Batches are Poisson samples, so `batch_size` is ignored and an epoch is 1 / share steps.  BatchNorm is
+    refused.
 
     Attributes:
         clip: Clipping norm of an example's gradient, C; a large one, as 1e9, does not clip.
         noise_multiplier: Standard deviation of the noise on a sum of gradients over C, z; 0 adds none.
         share: Probability that an example is in a batch, q; 1 takes all in every step.
         delta: Probability that belongs to epsilon; below one over a client's number of examples.
-        max_epsilon: Budget of each client: it is asked no more when its next training would exceed it; None is no
+        max_epsilon: Budget of each client, which is no longer asked when its next training would exceed it; None is no
             limit.
 
     Raises:
-        ConfigError: If there is a budget or an infinite norm that noise does not go with, or the accountant is missing.
+        ConfigError: If a budget or an infinite norm has no noise, or the accountant is missing.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("apart",)
@@ -103,7 +102,7 @@ class DPSGD(ClientNoise):
         return config.local_steps or math.ceil(round((config.epochs or 1) / self.share, 6))
 
     def counting(self, method: Any) -> Any:
-        """Return the method with T as its number of steps, if it counts them; it differs in nothing else."""
+        """Return the method with T as its number of steps, if it counts them."""
         if not hook(method, "counts_steps"):
             return method
         if isinstance(method, Wrapped):
@@ -124,7 +123,7 @@ class DPSGD(ClientNoise):
         """Refuse a method that sends or counts more than one local training makes.
 
         Raises:
-            ConfigError: If so, if it has noise already, or if the budget does not allow one training.
+            ConfigError: If so, if it already has noise, or if the budget is too small for one training.
         """
         name = name_of(method)
         if not isinstance(hook(method, "local"), SgdConfig):
@@ -141,7 +140,7 @@ class DPSGD(ClientNoise):
         self.check_replies(method)
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse a wrapper around this one whose clients may send more, or that has noise of its own.
+        """Refuse outer wrappers whose clients may send more, or that have their own noise.
 
         Raises:
             ConfigError: If so.
@@ -153,7 +152,7 @@ class DPSGD(ClientNoise):
             )
 
     def permit(self, method: Any, step: str, request: Any, before: int) -> Sgd:
-        """Check that a request of a client's step is the one training that is accounted for.
+        """Check that a client's step asks only for the one training that is accounted for.
 
         Raises:
             ConfigError: If it is not.
@@ -165,27 +164,27 @@ class DPSGD(ClientNoise):
             )
 
         if not isinstance(request, Sgd):
-            raise refuse(f"looks at the client's data by a loop of its own ({type(request).__name__})")
+            raise refuse(f"reads the client's data in its own loop ({type(request).__name__})")
         if before:
             raise refuse("asks for a second one")
         if request.examples is not None or request.rows is not None:
             raise refuse("trains on chosen examples")
         if any(sees_features(term) for term in request.terms):
-            raise refuse("has a term that looks at batches, whose gradient no bound holds for")
+            raise refuse("has a term that reads batches, whose gradient has no bound")
         if self.steps_in(request.config) != self.steps_in(method.local):
             raise refuse("trains longer or shorter than its setting `local` says")
         return request
 
     def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
-        """Return the method's state before round 1, after one client's step was tried without data.
+        """Return the method's state before round 1, after trying one client's step without data.
 
         Raises:
-            ConfigError: If the network has statistics of batches, or the step asks for more than one training.
+            ConfigError: If the network has batch statistics, or the step asks for more than one training.
         """
         if fed.layout.buffers:
             raise ConfigError(
-                f"DPSGD needs gradients of single examples, and this network has statistics of batches "
-                f"({fed.layout.buffers[0]}, ...): with BatchNorm examples change each other's; use a model without it"
+                f"DPSGD needs gradients of single examples, and this network has batch statistics "
+                f"({fed.layout.buffers[0]}, ...); use a model without BatchNorm"
             )
         state = method.init(params, fed)
         request = first_request(method, state, fed)
@@ -208,7 +207,7 @@ class DPSGD(ClientNoise):
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
-        """Run the method's step with its training replaced; counts of classes and losses, without noise, are hidden."""
+        """Run the method's step with noised training; hide class counts and losses, which have no noise."""
         asked = 0
 
         def change_request(request: Any) -> Run:
@@ -227,7 +226,7 @@ class DPSGD(ClientNoise):
         return done
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
-        """Refuse what the method refuses of a client that took T steps."""
+        """Refuse what the method refuses of a client with T steps."""
         validate = hook(self.counting(method), "validate_reply")
         if validate is not None:
             validate(step, reply, model, layout)
@@ -237,7 +236,7 @@ class DPSGD(ClientNoise):
         return self.noise_multiplier > 0
 
     def check_examples(self, method: Any, most: int) -> None:
-        """Refuse a delta that is too large for a client of so many examples.
+        """Refuse a delta too large for a client of so many examples.
 
         Raises:
             ConfigError: If so.
@@ -264,7 +263,7 @@ def batch(key: Key, n: int, share: float) -> Tensor:
 
 
 def clipped(gradients: Params, clip: float) -> Tensor:
-    """Sum up examples' gradients, each clipped to an L2 norm; one that is not finite counts as zero.
+    """Sum examples' gradients, each clipped to an L2 norm; one that is not finite counts as zero.
 
     Args:
         gradients: Gradients by parameter, (m, ...), m examples.
@@ -284,8 +283,8 @@ def clipped(gradients: Params, clip: float) -> Tensor:
 def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
     """Train a client's model by noised gradients (eq. 1, 2).
 
-    An example without a finite gradient adds nothing, as nothing can clip it.  Under noise training ends by what has
-    noise alone: a loss that is NaN or infinite ends nothing.
+    An example without a finite gradient adds nothing, as it cannot be clipped.  Under noise, a NaN or infinite loss
+    does not end training: only noised values do.
 
     Raises:
         DivergedError: If a parameter, or without noise a loss, became NaN or infinite and may not; names client and

@@ -1,10 +1,10 @@
-"""Optimisers that go on: a client's momentum and moments are those of its last round, not fresh ones.
+"""Optimisers that go on: a client keeps its momentum and moments between rounds.
 
 Notation   o_k  state of client k's optimiser after its last training, such as SGD's velocity or Adam's moments
 Client     o_k, w_k <- LocalSGD(w; F_k, o_k):  it begins with the o_k that it remembers, fresh in its first round
-Departures None of it is sent or averaged: S. P. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, have fresh
-           ones.  A client's steps then lean towards the model of a round that is over.
-           Of several trainings in a step each goes on with its own; other `trainable` tensors begin anew.
+Departures None of it is sent or averaged: S. P. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, start
+           fresh.  A client's steps then lean towards the model of a past round.
+           Each of several trainings in a step keeps its own; other `trainable` tensors start fresh.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class KeptStates(Generic[M]):
-    """A client's memory: the method's, and the states of its optimisers by step, place in it and trained tensors."""
+    """A client's memory: the method's, and optimiser states by step, place in it and trained tensors."""
 
     of: M
     states: dict[str, Params]
@@ -28,7 +28,7 @@ class KeptStates(Generic[M]):
 
 @dataclass(frozen=True)
 class KeepOptimizer(Wrapper):
-    """Local training goes on with the state that the client's optimiser had at the end of its last round."""
+    """Local training continues from the client's optimiser state at the end of its last round."""
 
     adds_nothing: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
@@ -37,7 +37,7 @@ class KeepOptimizer(Wrapper):
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: KeptStates[Any] | None
     ) -> Step[tuple[Any, Any]]:
-        """Run the method's step, each of its optimisations from the state that it had in the last round."""
+        """Run the method's step, each of its optimisations from its state in the last round."""
         states, places = {} if memory is None else dict(memory.states), list[str]()
 
         def change_request(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Local differential privacy: each client clips its update and adds noise of its own before anything leaves it.
+"""Local differential privacy: each client clips its update and adds its own noise before sending anything.
 
 S. P. Kasiviswanathan, H. K. Lee, K. Nissim, S. Raskhodnikova, A. Smith, "What Can We Learn Privately?", SIAM J. Comput.
 2011, definition 2.2, by the Gaussian mechanism of C. Dwork, A. Roth, "The Algorithmic Foundations of Differential
@@ -7,12 +7,12 @@ Privacy", 2014, appendix A.
 Notation   u_k  all that client k uploads, as differences from the model that it was sent, in one vector
            C    clipping norm;  z noise multiplier
 Client     u_k <- u_k min(1, C / |u_k|) + z C Normal(0, I),  the noise from the client's own secret                (1)
-Privacy    All data of a client are covered, towards everyone, its server included, if they are replaced by any others:
-           an upload moves by at most 2 C, so that it is a Gaussian mechanism of multiplier z / 2.  Several uploads
-           add up (`unskew.server.privacy`, eq. 1); there is no amplification, because the server knows whom it asks.
-           In a deployment each client keeps its own account on disk and refuses beyond the budget.
-           Its number of examples is not covered: clients declare it when they join.
-Departures Noise in floating point, whose low-order bits can leak.
+Privacy    All data of a client are covered, towards everyone including the server, against replacement by any others:
+           an upload moves by at most 2 C, so it is a Gaussian mechanism of multiplier z / 2.  Several uploads add up
+           (`unskew.server.privacy`, eq. 1); nothing is amplified, as the server knows whom it asks.  In a deployment
+           each client keeps its own account on disk and refuses beyond its budget.  Its number of examples is not
+           covered: clients declare it when they join.
+Departures Noise is in floating point, whose low-order bits can leak.
 """
 
 import math
@@ -45,15 +45,15 @@ from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
 class LocalDP(ClientNoise, UploadWrapper):
     """Differential privacy of a client by itself, whoever gets its upload.
 
-    All data of a client but their number are covered, towards everyone, its server included.  A mean over M clients
-    has the noise divided by the root of M, where `CentralDP` divides by M.  When a client answers is not covered.
+    All data of a client but their number are covered, towards everyone including the server.  A mean over M clients
+    divides the noise by the root of M, where `CentralDP` divides by M.  When a client answers is not covered.
 
     Attributes:
         clip: Clipping norm of an upload, C.
         noise_multiplier: Standard deviation of the noise on every number over C, z.
         delta: Probability that belongs to epsilon; below one over the number of clients.
-        max_epsilon: Budget of each client: it is asked no more when its next upload would exceed it, and refuses by its
-            own account; None is no limit.
+        max_epsilon: Budget of each client, which is no longer asked when its next upload would exceed it, and then
+            refuses by its own account; None is no limit.
 
     Raises:
         ConfigError: If the norm is infinite, or the accountant is not installed.
@@ -72,7 +72,7 @@ class LocalDP(ClientNoise, UploadWrapper):
         check_noise(self)
 
     def mechanisms(self, method: Any) -> tuple[float, float, int]:
-        """Return half of z, as an upload moves by up to 2 C; all of it, once."""
+        """Return half of z, as an upload moves by up to 2 C; all the data, once."""
         return self.noise_multiplier / 2, 1.0, 1
 
     def costs(self, method: Any, step: str) -> bool:
@@ -83,7 +83,7 @@ class LocalDP(ClientNoise, UploadWrapper):
         """Refuse a method that sends more than models, updates and numbers of examples.
 
         Raises:
-            ConfigError: If so, or if the budget does not allow one upload.
+            ConfigError: If so, or if the budget is too small for one upload.
         """
         super().check(method)
         self.check_replies(method)
@@ -92,8 +92,8 @@ class LocalDP(ClientNoise, UploadWrapper):
         """Return the method's state before round 1, with nothing uploaded.
 
         Raises:
-            ConfigError: If the first round would upload statistics of batches or sends no model to compare with, or
-                delta is too large.
+            ConfigError: If the first round would upload batch statistics or sends no model to compare with, or delta is
+                too large.
         """
         privacy.check_delta(self.delta, len(fed.clients), "clients")
         state = super().init(method, params, fed)
@@ -111,7 +111,7 @@ class LocalDP(ClientNoise, UploadWrapper):
     def work(
         self, method: Any, name: str, begin: Callable[..., Any], me: Me, msg: Any, memory: Any
     ) -> Step[tuple[Any, Any]]:
-        """Run the step and change its uploads; training that diverges counts as none, as no refusal has noise."""
+        """Run the step and change its uploads; diverged training counts as none, as a refusal has no noise."""
 
         def as_none(request: Any, got: Any) -> Any:
             diverged = got is None and isinstance(request, Sgd)
@@ -136,7 +136,7 @@ class LocalDP(ClientNoise, UploadWrapper):
         return noised, {}
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
-        """Return the cost of a reply: that of the method's own, and of one upload."""
+        """Return the cost of a reply: the method's own, and that of one upload."""
         inner = hook(method, "spending")
         own: tuple[Spending, ...] = inner(step, msg) if inner is not None else ()
         return (*own, *super().spending(method, step, msg))

@@ -1,8 +1,8 @@
-"""Malicious clients around a method: clients that take part and do not do what it says.
+"""Malicious clients around a method: they take part but do not follow it.
 
-A malicious client does the method's work and then sends something else in its place (`unskew.world.attack`), after all
-that honest clients do to their uploads: nothing it sends is clipped or compressed.  Honest clients' replies are
-bit-identical to a run without an attack; without malicious clients there is no wrapper.
+A malicious client does the method's work and then sends something else (`unskew.world.attack`), which is neither
+clipped nor compressed as honest uploads are.  Honest clients' replies are bit-identical to a run without an attack;
+without malicious clients there is no wrapper.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from unskew.wrappers.uploads import UploadWrapper
 
 @dataclass(frozen=True)
 class IndependentAttack(UploadWrapper):
-    """Malicious clients that know nothing but their own update.
+    """Malicious clients that know only their own update.
 
     Attributes:
         attack: What they do.
@@ -50,7 +50,7 @@ class IndependentAttack(UploadWrapper):
 
 @dataclass(frozen=True)
 class ColludingAttack(ReplyWrapper):
-    """Malicious clients that see what all honest ones send in a round: replies are changed where all have come.
+    """Malicious clients that see all honest replies of a round, so theirs change once all have come.
 
     Attributes:
         attack: What they do.
@@ -94,17 +94,17 @@ def _check(attack: Attack, method: Any, check: Any) -> None:
 
 
 def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
-    """Put malicious clients around a method; the method itself if there are none.
+    """Put malicious clients around a method; with none, return the method itself.
 
     Args:
         method: The method.
         attack: What they do.
         clients: Number of clients.
         key: Root of the run's randomness.
-        simulated: True if all replies of a round are seen in one place.
+        simulated: True if one place sees all replies of a round.
 
     Raises:
-        ConfigError: If the attack cannot be made on this method.
+        ConfigError: If this method cannot be attacked so.
     """
     malicious = attack.malicious(clients, key)
     if not malicious or not attack.uploads:
@@ -113,7 +113,7 @@ def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: 
         return wrap(method, ColludingAttack(attack, malicious))
     if not attack.alone:
         raise ConfigError(
-            f"world.attack {attack.name!r} is made from the replies of honest clients, which a client on a network "
+            f"world.attack {attack.name!r} needs the replies of honest clients, which a client on a network "
             "does not see; use sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
         )
     return wrap(method, IndependentAttack(attack, malicious))

@@ -1,4 +1,4 @@
-"""Quantisation: each number of an upload travels as a few bits, and is right on average.
+"""Quantisation: each number of an upload travels as a few bits, right on average.
 
 D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: Communication-Efficient SGD via Gradient Quantization and
 Encoding", NeurIPS 2017, section 3.1, with the largest magnitude as norm (its section 4).
@@ -6,9 +6,8 @@ Encoding", NeurIPS 2017, section 3.1, with the largest magnitude as norm (its se
 Notation   v  a tensor of an upload;  |v| its largest magnitude;  s = 2^(bits - 1) - 1 levels on each side of zero
 Client     v_i <- |v| q_i / s with an integer q_i in [-s, s]: s v_i / |v| rounded up or down at random, so that
            E[v_i as received] = v_i
-Departures The levels travel as integers of `bits` bits each, one after the other, instead of Elias code; and one scale
-           for each tensor.  The draws follow from the round's key, so a run can be repeated.  Statistics of
-           normalisation layers travel whole.
+Departures The levels travel as integers of `bits` bits each instead of Elias code, with one scale a tensor.  Draws
+           follow from the round's key, so a run can be repeated.  Statistics of normalisation layers travel whole.
 """
 
 from dataclasses import dataclass
@@ -32,9 +31,8 @@ class Levels:
     """Uploads as levels.
 
     Attributes:
-        code: The levels of all tensors, `bits` bits each, uint8.
-        scales: Largest magnitude of each tensor, one vector in a tuple: an upload itself, which a later wrapper may
-            change.
+        code: All tensors' levels, `bits` bits each, uint8.
+        scales: Largest magnitude of each tensor, one vector in a tuple; a later wrapper may change it, as any upload.
     """
 
     code: Tensor
@@ -43,7 +41,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class QuantisedReply(Generic[M]):
-    """The method's reply without its uploads, the tensors they had, and their levels."""
+    """The method's reply without its uploads, the names of their tensors, and their levels."""
 
     of: M
     names: Names
@@ -52,7 +50,7 @@ class QuantisedReply(Generic[M]):
 
 @dataclass(frozen=True)
 class Quantise(UploadWrapper):
-    """Uploads of a few bits for each number, rounded at random so that they are right on average.
+    """Uploads of a few bits a number, rounded at random to be right on average.
 
     Attributes:
         bits: Bits of each number: 2 sends its sign or zero, 8 one of 255 levels.
@@ -74,7 +72,7 @@ class Quantise(UploadWrapper):
         for name, t in updates.items():
             scale = t.abs().max() if t.numel() else t.new_zeros(())
             if not bool(torch.isfinite(scale)):
-                raise DivergedError("an update that is to be quantised holds NaN or infinite entries; lower local.lr")
+                raise DivergedError("an update to quantise has NaN or infinite entries; lower local.lr")
             exact = t.reshape(-1) * (self.levels / scale if scale > 0 else 0.0)
             exact = exact.clamp(-self.levels, self.levels)  # |v| s / |v| may be rounded to more than s
             up = torch.rand(exact.shape, generator=(me.key / "quantise" / name).generator())
@@ -88,7 +86,7 @@ class Quantise(UploadWrapper):
         """Turn levels back into numbers.
 
         Raises:
-            WireError: If there are not as many as the uploads have, or a level is none.
+            WireError: If their number is not the uploads', or a level is out of range.
         """
         sizes = [t.numel() for t in like.values()]
         scales = sent.scales[0] if sent.scales else torch.empty(0)

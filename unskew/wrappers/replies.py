@@ -1,7 +1,7 @@
-"""Wrappers of what the server gets: a round's uploads, changed together before the method's reductions see them.
+"""Wrappers on the server: they change a round's uploads together, before the method's reductions.
 
-A robust mean compares replies with one another, so they are held until the last has come: a round takes the memory of
-its cohort.  Everything else in a reply, and the reductions themselves, stay the method's own.
+A robust mean compares replies, so they are held until the last has come: a round takes the memory of its cohort.  The
+rest of a reply, and the reductions themselves, stay the method's own.
 """
 
 import functools
@@ -32,11 +32,11 @@ from unskew.wrappers.uploads import (
 
 @dataclass(frozen=True)
 class Together:
-    """The reductions of a request, computed from replies that are changed together when all have come.
+    """A request's reductions, computed from replies that are changed together once all have come.
 
     Attributes:
         reductions: The reductions.
-        change: Function of the replies by client, in the order asked; yields those to reduce, one after the other.
+        change: Function of the replies by client, in the order asked; yields those to reduce, one by one.
     """
 
     reductions: tuple[Reduction, ...]
@@ -60,7 +60,7 @@ class Together:
         """Return the reductions' results and their weights.
 
         Raises:
-            QuorumError: If the replies do not make them.
+            QuorumError: If the replies do not suffice.
         """
         folding = Folding(self.reductions)
         for place, (client, reply) in enumerate(self.change(partial)):
@@ -70,7 +70,7 @@ class Together:
 
 
 class ReplyWrapper(Wrapper):
-    """Base class of wrappers that change the uploads of all clients together, on the server."""
+    """Base class of wrappers that change all clients' uploads together, on the server."""
 
     adds_nothing = True
     on_server = True
@@ -79,16 +79,16 @@ class ReplyWrapper(Wrapper):
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
-        """Change one upload of all clients.
+        """Change one upload field of all clients.
 
         Args:
-            updates: Differences from the model that each client was sent, by client in the order asked; all have the
-                same tensors, and all their numbers are finite.
+            updates: Differences from the model sent, by client in the order asked; all have the same tensors and are
+                finite.
             parameter_names: Names of the parameters; the other tensors are statistics of normalisation layers.
             fed: The federation in this round.
 
         Returns:
-            Differences in their place, for the same clients.
+            Changed differences, for the same clients.
 
         Raises:
             QuorumError: If there are too few of them.
@@ -102,7 +102,7 @@ class ReplyWrapper(Wrapper):
         """Refuse a method whose uploads cannot be compared.
 
         Raises:
-            ConfigError: If its clients send neither models nor updates, or compress them before they are compared.
+            ConfigError: If its clients send neither models nor updates, or compress them.
         """
         who = type(self).__name__
         require_uploads(method, who)
@@ -120,7 +120,7 @@ class ReplyWrapper(Wrapper):
         """Return the method's state before round 1.
 
         Raises:
-            ConfigError: If the first round asks for what has no robust form.
+            ConfigError: If the first round makes a request that has no robust form.
         """
         state = method.init(params, self.server(method, fed))
         request = first_request(method, state, fed)
@@ -128,7 +128,7 @@ class ReplyWrapper(Wrapper):
         return state
 
     def permit(self, method: Any, request: Any) -> None:
-        """Refuse a request that uses uploads in another way than by one mean or sum of all.
+        """Refuse a request that uses uploads except by one mean or sum of all.
 
         Raises:
             ConfigError: If so.
@@ -168,7 +168,7 @@ class ReplyWrapper(Wrapper):
         fed: Federation,
         replies: Mapping[ClientId, Any],
     ) -> Iterator[tuple[ClientId, Any]]:
-        """Yield the replies with changed uploads; one with numbers that are not finite is left out, unless all are."""
+        """Yield the replies with changed uploads; leave out those that are not finite, unless all are so."""
         every = {c: differences(fields, reply, models[c]) for c, reply in replies.items()}
         sane = {c: u for c, u in every.items() if all(bool(t.isfinite().all()) for t in u.values())}
         if not sane:
@@ -195,7 +195,7 @@ class Centre(ReplyWrapper):
     """
 
     def weighting(self, method: Any) -> str:
-        """Return "uniform": whatever the weights, a mean of equal values is that value."""
+        """Return "uniform": a mean of equal values is that value, whatever the weights."""
         return "uniform"
 
     @abstractmethod
@@ -203,7 +203,7 @@ class Centre(ReplyWrapper):
         """Compute the centre of updates.
 
         Args:
-            stacks: By tensor, the updates of all clients, (clients, ...).
+            stacks: All clients' updates by tensor, (clients, ...).
             parameter_names: Tensors that clients are compared by; the others follow.
 
         Raises:
@@ -230,7 +230,7 @@ COPIES = 3
 
 
 def held_uploads(method: Any) -> int:
-    """Number of uploads that are alive for each client of a cohort because a wrapper compares them; 0 without one."""
+    """Number of uploads held for each client of a cohort because a wrapper compares them; 0 without one."""
     if not isinstance(method, Wrapped):
         return 0
     own = 0

@@ -1,16 +1,16 @@
-"""Robust means: taken by the server in place of a mean, so that a minority of malicious clients cannot move it far.
+"""Robust means, taken by the server so that a minority of malicious clients cannot move the result far.
 
     us.wrap(us.FedAvg(), us.TrimmedMean(0.2))
 
-Each is applied to the updates u_k of the M clients that replied, as differences from the model that each was sent, and
-to each upload of a reply by itself: SCAFFOLD's two vectors have a centre each.  All but `NormBound` are unweighted,
-because a malicious client chooses the number of examples that it claims.  Statistics of normalisation layers take part
-in means and medians by coordinate; where clients are compared by distance they follow those chosen by the parameters.
+Each is applied to the updates u_k of the M clients that replied, as differences from the model that each was sent.
+Each upload of a reply is treated by itself: SCAFFOLD's two vectors have a centre each.  All but `NormBound` are
+unweighted, because a malicious client can claim any number of examples.  Statistics of normalisation layers take part
+in means and medians by coordinate; distances are of parameters alone, and the statistics follow the clients chosen.
 
-Limits     Honest clients that differ are hard to tell from malicious ones: under label skew every rule here leaves out
-           some of what few clients know.  None keeps a malicious client from small steps in a direction of its choice,
-           round after round.  Clients that remember what they sent (SCAFFOLD, FedDyn, FedDC) do not see what the server
-           made of it: their method's sums are then no longer those of what they remember.
+Limits     Honest clients that differ are hard to tell from malicious ones: under label skew every rule here drops some
+           of what few clients know.  None stops a malicious client from small steps in its own direction, round after
+           round.  Clients that remember what they sent (SCAFFOLD, FedDyn, FedDC) do not see what the server made of it:
+           the method's sums then no longer match their memories.
 """
 
 import statistics
@@ -46,7 +46,7 @@ class Median(Centre):
 class TrimmedMean(Centre):
     """Mean of each coordinate without its largest and smallest values.
 
-    Yin et al. 2018, definition 2: of M values the floor(fraction M) largest and as many smallest are left out.
+    Yin et al. 2018, definition 2: the floor(fraction M) largest and smallest of M values are left out.
 
     Attributes:
         fraction: Share left out at each end, beta; 0 is the unweighted mean.
@@ -69,7 +69,7 @@ def _middle(stack: Tensor, cut: int) -> Tensor:
 # ---------------------------------------------------------------- by distance
 @dataclass(frozen=True)
 class MultiKrum(Centre):
-    """Mean of the updates that lie nearest to their nearest neighbours.
+    """Mean of the updates nearest to their nearest neighbours.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
     Gradient Descent", NeurIPS 2017, section 4 and section 6.  Of M clients, f of them malicious, the m of
@@ -97,7 +97,7 @@ class MultiKrum(Centre):
         return super().init(method, params, fed)
 
     def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
-        """Average the updates of lowest score; equal scores are taken in the order asked.
+        """Average the updates of lowest score; ties go in the order asked.
 
         Raises:
             QuorumError: If fewer than 2f + 3 clients replied.
@@ -125,7 +125,7 @@ class MultiKrum(Centre):
 
 @dataclass(frozen=True)
 class Krum(MultiKrum):
-    """The one update that lies nearest to its nearest neighbours: MultiKrum with m = 1 (Blanchard et al. 2017).
+    """The update nearest to its nearest neighbours: MultiKrum with m = 1 (Blanchard et al. 2017).
 
     Attributes:
         f: Malicious clients expected in a round; a round needs 2f + 3 replies.
@@ -145,8 +145,8 @@ class GeometricMedian(Centre):
         b_k = 1 / max(nu, |v - u_k|),   v <- sum_k b_k u_k / sum_k b_k.
 
     Attributes:
-        nu: Smoothing: a distance is taken to be at least this.
-        iterations: Number of iterations; they end earlier when v moves by less than a millionth of its mean distance.
+        nu: Smoothing: the least distance used.
+        iterations: Most iterations; they stop once v moves by less than a millionth of its mean distance.
     """
 
     nu: Annotated[float, Gt(0.0)] = 1e-6
@@ -173,16 +173,14 @@ class GeometricMedian(Centre):
 # ---------------------------------------------------------------- by size
 @dataclass(frozen=True)
 class NormBound(ReplyWrapper):
-    """Updates scaled down to a norm by the server, since malicious clients do not; the method's own mean follows.
+    """Updates scaled down to a norm by the server, as malicious clients would not; then the method's own mean.
 
     Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federated Learning?", arXiv:1911.07963,
-    2019, section 4.1: u_k <- u_k min(1, S / |u_k|).  Statistics of normalisation layers are bounded apart from the
-    parameters, always by a multiple of the median norm of theirs: they are longer by far, and a bound on both together
-    would leave the parameters without one.
+    2019, section 4.1: u_k <- u_k min(1, S / |u_k|).  Statistics of normalisation layers are bounded apart, always by a
+    multiple of their median norm: they are longer by far, so a joint bound would leave the parameters unbounded.
 
     Attributes:
-        bound: The norm S of parameters; None takes a multiple of the median norm of the round's updates, of two middle
-            ones the lower.
+        bound: The norm S of parameters; None takes a multiple of the round's median norm, the lower of two middle ones.
         multiple: That multiple.
     """
 
@@ -192,7 +190,7 @@ class NormBound(ReplyWrapper):
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
-        """Scale the updates that are longer; the others stay as they are, to the bit."""
+        """Scale down longer updates; the others stay bit-identical."""
         names = next(iter(updates.values())).keys()
         parameters = names & parameter_names or names
         updates = self.bounded(updates, parameters, self.bound)
@@ -201,7 +199,7 @@ class NormBound(ReplyWrapper):
     def bounded(
         self, updates: Mapping[ClientId, Params], names: Set[str], bound: float | None
     ) -> Mapping[ClientId, Params]:
-        """Scale these tensors of the updates in which they are longer than the bound, or than the median allows."""
+        """Scale these tensors in updates where they are longer than the bound, or than the median allows."""
         # In the update's order, not that of a set, which is each process's own and rounds a sum otherwise.
         chosen = {c: {n: t.double() for n, t in u.items() if n in names} for c, u in updates.items()}
         sizes = {c: float(squared_norm(tensors).sqrt()) for c, tensors in chosen.items()}

@@ -13,22 +13,21 @@ Exchanges  1  each client makes two pairs of keys and b_k, and sends the public 
            3  each trains, and sends  y_k = x_k + G(b_k) + sum_{j > k} G(s_kj) - sum_{j < k} G(s_kj),  j in U
            4  for each client of V those of V send their shares of b_k, for the rest of U those of the secret key, and
               sum_V x_k = sum_V y_k - masks
-Losses     A client that does not answer one of the four is gone.  If fewer than t are left, the sum is lost, and the
-           round is abandoned.  The server learns nothing: shares from fewer than t clients never make those clients'
-           own secrets, and their next sum has other secrets.
-Numbers    An entry of an update is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
-           examples, a whole number: sums are exact, and a mean is wrong by 2^-25 at most, and by what was clipped.
+Losses     A client that misses an exchange is gone.  If fewer than t are left, the sum is lost and the round abandoned.
+           The server learns nothing: fewer than t clients' shares never make those clients' own secrets, and their next
+           sum has other secrets.
+Numbers    An update's entry is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
+           examples, a whole number.  Sums are exact; clipping aside, a mean is off by at most 2^-25.
 Built on   cryptography and PyCryptodome: ECDH with HKDF, Shamir shares, authenticated encryption.
            G is SHAKE-256, as in `Key.bits`.
-Lies       A client that sends keys, shares or a vector which cannot be such is refused, or the round is begun again
-           without it.  With its public keys each sends SHA-256 of b_k, so that a secret which was put together from
-           wrong shares is known; so is a sum that no vectors within `clip` can have.  A vector within `clip` may be
-           any: nobody sees it.
-           Clients take nothing on trust but that the keys are other clients': they refuse keys that occur twice, a
-           threshold below `least` of those that share keys, members and sums of fewer than it, and anything a second
-           time.  In a deployment each binds itself to the clients of the first sum that it unmasks in a round, so that
-           a round which is done again sums up the same ones or none: two sums would tell what the others sent.
-Departures The number of examples travels beside the mask too: a deployment holds a client to the one it declared.
+Lies       A client that sends malformed keys, shares or vectors is refused, or the round begins again without it.  Each
+           sends SHA-256 of b_k with its public keys, which exposes a secret made from wrong shares.  A sum that no
+           vectors within `clip` can have is noticed too.  Any vector within `clip` passes: nobody sees it.  Clients
+           trust only that the keys are other clients'.  They refuse repeated keys, a threshold below `least` of those
+           that share keys, fewer members or summands than that, and any repeat.  In a deployment each binds itself to
+           the clients of the first sum that it unmasks in a round.  A repeated round then sums the same clients or
+           none: two sums would tell what the others sent.
+Departures The number of examples also travels in clear: a deployment holds a client to the one it declared.
            Every pair of clients agrees on a key, where SecAgg+ takes a graph: n^2 shares of some 300 bytes.
 """
 
@@ -97,7 +96,7 @@ KEYS, SHARES, UNMASK = "secure_keys", "secure_shares", "secure_unmask"
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """A client's public keys for encrypted shares and for masks, and SHA-256 of its own secret, all hexadecimal."""
+    """A client's public keys for encrypted shares and masks, and SHA-256 of its own secret, all hexadecimal."""
 
     shares: str
     masks: str
@@ -111,9 +110,9 @@ class SecureMemory(Generic[M]):
     Attributes:
         root: The client's secret, hexadecimal; "" is none.
         round: The round it was made for.
-        keys: Public keys of those it has shared its secrets with, by client.
+        keys: Public keys of the clients it shared its secrets with.
         threshold: Number of shares that make a secret.
-        members: Those of them in whose sum its vector is.
+        members: Those of them whose vectors are in the sum with its own.
     """
 
     of: M
@@ -126,7 +125,7 @@ class SecureMemory(Generic[M]):
 
 @dataclass(frozen=True)
 class Begin:
-    """The first exchange: the cohort of a sum, and the number of the sum in this round."""
+    """The first exchange: a sum's cohort, and its number in this round."""
 
     cohort: tuple[int, ...]
     number: int
@@ -134,7 +133,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Everybody:
-    """The second exchange: the public keys of those that answered, by client, and the threshold."""
+    """The second exchange: the public keys by client that answered, and the threshold."""
 
     keys: dict[int, PublicKeys]
     threshold: int
@@ -142,7 +141,7 @@ class Everybody:
 
 @dataclass(frozen=True)
 class Shares:
-    """A client's encrypted shares, by the client they are for."""
+    """A client's encrypted shares, by recipient."""
 
     to: dict[int, str]
 
@@ -167,7 +166,7 @@ class SecureReply(Generic[M]):
 
 @dataclass(frozen=True)
 class Unmask:
-    """The last exchange: those of the members who are in the sum, and the shares that each gave this client."""
+    """The last exchange: the members in the sum, and the shares that each gave this client."""
 
     present: tuple[int, ...]
     shares: dict[int, str]
@@ -175,7 +174,7 @@ class Unmask:
 
 @dataclass(frozen=True)
 class Revealed:
-    """Shares by client, hexadecimal: of own secrets of those in the sum, of mask keys of those that dropped out."""
+    """Shares by client, hexadecimal: of own secrets for those in the sum, of mask keys for those that dropped out."""
 
     own: dict[int, str]
     masks: dict[int, str]
@@ -183,7 +182,7 @@ class Revealed:
 
 @dataclass(frozen=True)
 class SumOfVectors:
-    """Sum of masked vectors, modulo 2^64, and of the weights beside them: single ones are dropped as they come.
+    """Sum of masked vectors, modulo 2^64, and of their weights; single ones are dropped as they come.
 
     Attributes:
         weights: Fields of the method's reply that are weights; "" is 1.
@@ -213,15 +212,15 @@ class SumOfVectors:
 
 @dataclass(frozen=True)
 class SecureSum(Wrapper):
-    """Sums of uploads that the server learns without a single one of them.
+    """Sums of uploads, of which the server learns no single one.
 
-    Masks cancel in the sum (Bonawitz et al., CCS 2017).  Entries are multiples of 2^-24 and take eight bytes; a round
-    has four exchanges, each of which may lose a client.  What a reply marks `Each` is sent beside the sum, in clear.
+    Masks cancel in the sum (Bonawitz et al., CCS 2017).  Entries are multiples of 2^-24 in eight bytes each.  A round
+    has four exchanges, each of which may lose a client.  A reply's fields marked `Each` are sent in clear.
 
     Attributes:
-        clip: Largest size of an entry of an update; larger ones are cut to it.
-        threshold: Share of the cohort that has to stay until the end, more than half of it; if fewer do, the round
-            leaves the model as it was.
+        clip: Largest size of an update's entry; larger ones are cut to it.
+        threshold: Share of the cohort that must stay to the end, over one half; with fewer, the round leaves the model
+            as it was.
     """
 
     Message: ClassVar[Any] = SecureMessage
@@ -236,7 +235,8 @@ class SecureSum(Wrapper):
         """Refuse a method whose uploads cannot be summed unseen.
 
         Raises:
-            ConfigError: If no reply is marked, one holds more than sums and marked fields, or a library is missing.
+            ConfigError: If no reply is marked, one holds other fields than sums and marked ones, or a library is
+                missing.
         """
         _primitives()
         require_uploads(method, "SecureSum")
@@ -246,9 +246,9 @@ class SecureSum(Wrapper):
         return bool(uploads(types.reply))
 
     def least(self, cohort: int) -> int:
-        """Count the clients of a cohort that have to stay until the end, t.
+        """Count the clients of a cohort that must stay to the end, t.
 
-        They are three at least: of two, each would know the other's part.
+        At least three: of two, each would know the other's part.
 
         >>> SecureSum().least(5), SecureSum(threshold=0.6).least(3)
         (4, 3)
@@ -315,13 +315,13 @@ class SecureSum(Wrapper):
             raise WireError(f"a masked vector must be int64 (numbers), got {reply.masked.dtype}")
         if isinstance(reply, PublicKeys):
             if not _HASH.fullmatch(reply.own) or not all(map(_primitives().is_public, (reply.shares, reply.masks))):
-                raise WireError("a client's two public keys and the hash of its secret are not such")
+                raise WireError("malformed public keys or hash of a client's secret")
         elif isinstance(reply, Shares) and not all(map(_ENCRYPTED.fullmatch, reply.to.values())):
-            raise WireError("encrypted shares are not such")
+            raise WireError("malformed encrypted shares")
         elif isinstance(reply, Revealed) and not all(
             map(_SHARE.fullmatch, (*reply.own.values(), *reply.masks.values()))
         ):
-            raise WireError("revealed shares are not such")
+            raise WireError("malformed revealed shares")
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
@@ -339,8 +339,8 @@ class SecureSum(Wrapper):
         """Meet a request by the four exchanges.
 
         Raises:
-            QuorumError: If too few clients stay, or what they sent makes no sum.
-            SuspectError: If that of some of them makes none.
+            QuorumError: If too few clients stay, or their messages make no sum.
+            SuspectError: If those of some clients make none.
         """
         cohort = tuple(request.to)
         least = max(self.least(len(cohort)), request.at_least)
@@ -380,12 +380,11 @@ class SecureSum(Wrapper):
         length: int,
         least: int,
     ) -> Tensor:
-        """Compute the masks that are left in a sum, from the shares; `least` of them make a secret.
+        """Compute the masks left in a sum from the shares; `least` of them make a secret.
 
         Raises:
-            SuspectError: If the shares that one client gave do not make its secret, whoever of those who revealed them
-                is left out.
-            QuorumError: If those of several do not, or nobody can be left out: one who revealed them may have lied.
+            SuspectError: If one client's shares do not make its secret, whichever revealer is left out.
+            QuorumError: If several clients' do not, or no revealer can be left out: a revealer may have lied.
         """
         primitives = _primitives()
         total = torch.zeros(length, dtype=torch.int64)
@@ -411,8 +410,8 @@ class SecureSum(Wrapper):
             raise SuspectError("", dict.fromkeys(lost, "the shares that it gave do not make its secret"))
         if lost:
             raise QuorumError(
-                f"the shares of clients {[*lost]} that were revealed do not make their secrets: they gave wrong ones, "
-                "or one of those who revealed them did"
+                f"the revealed shares of clients {[*lost]} do not make their secrets: they, or a client that revealed "
+                "them, sent wrong ones"
             )
         return total
 
@@ -422,7 +421,7 @@ class SecureSum(Wrapper):
         """Turn the sum of vectors into the results of the method's reductions, and their weights.
 
         Raises:
-            QuorumError: If no vectors of so many clients, of the weights that were reported beside them, have this sum.
+            QuorumError: If no vectors of so many clients with the reported weights have this sum.
         """
         model = sent_model(next(iter(request.to.values()))) or {}
         kinds = {field.path[0]: field.kind for field in uploads_of(method, request.step)}
@@ -472,7 +471,7 @@ class SecureSum(Wrapper):
         """Run the method's step, and send its sums under masks.
 
         Raises:
-            ProtocolError: If keys were not shared with all members, these are too few, or a vector was sent already.
+            ProtocolError: If keys were not shared with all members, members are too few, or a vector was already sent.
         """
         root = bytes.fromhex(self._root(me, memory))
         members = {*msg.members}
@@ -482,7 +481,7 @@ class SecureSum(Wrapper):
             or not members <= memory.keys.keys()
             or len(members) < memory.threshold
         ):
-            raise ProtocolError(f"client {me.id} was asked for an upload to a sum that its keys are not for")
+            raise ProtocolError(f"client {me.id} was asked for an upload to a sum that does not match its keys")
         reply, kept = yield from running(begin(me, msg.of, memory.of))
         vector = self.vector(uploads_of(method, name), reply, msg)
         primitives, length = _primitives(), len(vector)
@@ -497,15 +496,15 @@ class SecureSum(Wrapper):
         return SecureReply(emptied(fields, reply), vector), replace(memory, of=kept, members=msg.members)
 
     def entries(self, moved: Tensor) -> Tensor:
-        """Cut the entries of an update to `clip`, and count them in steps of the fixed point."""
+        """Cut an update's entries to `clip`, and count them in fixed-point steps."""
         return (moved.detach().cpu().double().clamp(-self.clip, self.clip) / UNIT).round().long()
 
     def vector(self, fields: tuple[Upload, ...], reply: Any, msg: SecureMessage[Any]) -> Tensor:
-        """Put into whole numbers what this client adds to each sum: its weight, its tensors, and weight times entries.
+        """Encode this client's part of each sum as whole numbers: its weight, its tensors, and weight times entries.
 
         Raises:
-            ProtocolError: If its weight is too large for sums to stay below 2^63.
-            DivergedError: If an entry is NaN, which no whole number is.
+            ProtocolError: If its weight is too large for sums below 2^63.
+            DivergedError: If an entry is NaN.
         """
         model = sent_model(msg.of) or {}
         kinds = {field.path[0]: field.kind for field in fields}
@@ -548,11 +547,11 @@ class SecureSum(Wrapper):
         """
         primitives, root = _primitives(), bytes.fromhex(self._root(me, memory))
         if memory.keys or msg.keys.get(me.id) != _public_keys(root) or _copied(msg.keys):
-            raise ProtocolError(f"client {me.id} was asked to share its secrets twice, or among keys that occur twice")
+            raise ProtocolError(f"client {me.id} was asked to share its secrets twice, or among repeated keys")
         if not self.least(len(msg.keys)) <= msg.threshold <= len(msg.keys):
             raise ProtocolError(
-                f"client {me.id} was asked to share its secrets among {len(msg.keys)} clients of which {msg.threshold} "
-                f"can make them; {self.least(len(msg.keys))} are the fewest"
+                f"client {me.id} was asked to share its secrets among {len(msg.keys)} clients at threshold "
+                f"{msg.threshold}; the least is {self.least(len(msg.keys))}"
             )
         mine = primitives.private(_part(root, "shares"))
         parts = [primitives.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
@@ -587,7 +586,7 @@ class SecureSum(Wrapper):
         return Revealed(own, masks), SecureMemory(memory.of)
 
     def binding(self, method: Any, step: str, msg: Any) -> str | None:
-        """Return whose sum a client unmasks: in one round, however often it is done, only that of these."""
+        """Return the clients whose sum a client unmasks: in one round, however often repeated, only these."""
         return f"the sum of clients {sorted(msg.present)}" if step == UNMASK else None
 
     def _root(self, me: Me, memory: Any) -> str:
@@ -598,18 +597,18 @@ class SecureSum(Wrapper):
 
     # ------------------------------------------------------------------ in words
     def expected_losses(self, method: Any, lost: float, cohort: int) -> str:
-        """Say how often replies that are lost with this probability cost a client, and a round, its sum."""
+        """Say how often replies lost with this probability cost a client, and a round, its sum."""
         stays = (1.0 - lost) ** 4
         fewer = range(self.least(cohort))
         rounds = sum(math.comb(cohort, k) * stays**k * (1.0 - stays) ** (cohort - k) for k in fewer)
         return (
-            f"a secure sum takes four exchanges, so a client is lost in {100 * (1 - stays):.2g} % of its rounds; "
-            f"in about {100 * rounds:.2g} % of rounds fewer than {self.least(cohort)} of {cohort} will stay, and the "
-            "model stays as it was; a lower threshold makes that rarer"
+            f"the four exchanges of a secure sum lose a client in {100 * (1 - stays):.2g} % of its rounds; "
+            f"about {100 * rounds:.2g} % of rounds keep fewer than {self.least(cohort)} of {cohort} and leave the "
+            "model as it was; lower the threshold to make that rarer"
         )
 
     def remember(self, memory: Any, kept: Any) -> Any:
-        """Return the memory after a step that is not touched."""
+        """Return the memory after an untouched step."""
         return SecureMemory(kept) if memory is None else replace(memory, of=kept)
 
 
@@ -630,7 +629,7 @@ class _Primitives:
         self._hkdf, self._hash = HKDF, hashes.SHA256
 
     def split(self, secret: bytes, threshold: int, number: int) -> list[bytes]:
-        """Split a secret into shares: the share's number in 4 bytes, then a share of each 16 bytes."""
+        """Split a secret into shares: a number in 4 bytes, then a share of each 16 bytes."""
         whole = self._pad(secret, 16)
         blocks = [
             self._shamir.split(threshold, number, whole[i : i + 16], ssss=False) for i in range(0, len(whole), 16)
@@ -672,7 +671,7 @@ class _Primitives:
         return len(text) == 2 * (1 + 48)
 
     def opened(self, key: bytes, text: bytes) -> bytes | None:
-        """Decrypt two shares; None if these are not two that were encrypted with this key."""
+        """Decrypt two shares; None if they were not encrypted with this key."""
         try:
             both: bytes = self._fernet.Fernet(key).decrypt(text)
         except self._fernet.InvalidToken:

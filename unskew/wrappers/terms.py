@@ -1,7 +1,7 @@
-"""Loss terms of one's own for any method whose clients train by `Sgd`.
+"""Your own loss terms for any method whose clients train by `Sgd`.
 
-Departures A method's own look at the loss knows nothing of the terms: SCAFFOLD's gradient under option I and the second
-           derivative in Per-FedAvg are those of the task's loss.
+Departures Where a method itself reads the loss, the terms are absent: SCAFFOLD's gradient under option I and
+           Per-FedAvg's second derivative are of the task's loss.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from unskew.wrappers.base import Wrapper, name_of, through
 class AddTerms(Wrapper):
     """Terms in the loss of every local training.
 
-    They are called as FedAvg's are: `aux` has what the method gives its own terms.  Unless the method gives one, its
-    `anchor` is the model from which the step's first training starts: in most methods the one received.
+    They are called as FedAvg's are, with the method's `aux`.  Without an `anchor` of the method's, it is the model
+    where the step's first training starts: in most methods the one received.
 
     Attributes:
         terms: The terms.
@@ -41,7 +41,7 @@ class AddTerms(Wrapper):
         """Run the method's step with the terms in each of its optimisations.
 
         Raises:
-            ProtocolError: If it has none, and runs code of its own, whose loss no term can join.
+            ProtocolError: If it has none and runs its own code, whose loss no term can join.
         """
         kinds: set[type] = set()
         first: list[Params] = []
@@ -57,7 +57,7 @@ class AddTerms(Wrapper):
         answer: tuple[Any, Any] = yield from through(begin(me, msg, memory), change_request, lambda request, got: got)
         if Run in kinds and Sgd not in kinds:
             raise ProtocolError(
-                f"AddTerms adds to the loss of local trainings by Sgd, and step {name!r} of {name_of(method)} has code "
-                "of its own instead; leave AddTerms out"
+                f"AddTerms adds to the loss of local training by Sgd, and step {name!r} of {name_of(method)} runs its "
+                "own code; leave AddTerms out"
             )
         return answer

@@ -1,4 +1,4 @@
-"""Sparsification with memory: clients send the largest entries of their updates, and the rest with later ones.
+"""Sparsification with memory: clients send the largest entries of their updates, and the rest later.
 
 S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, Algorithm 1, with a client's update
 in place of a gradient.
@@ -6,12 +6,11 @@ in place of a gradient.
 Notation   u_k  an upload of client k, as a difference from the model that it was sent;  m_k its memory, 0 at first
 Client     sent  g_k = top_k(m_k + u_k): the entries of largest magnitude, as they are
            kept  m_k <- m_k + u_k - g_k
-Departures k is a share of each tensor's entries, at least one of them, so that no layer starves; `flatten` takes the
-           largest of all together.  Positions travel as Golomb code (server/ternary.py), not as numbers.
-           Statistics of normalisation layers travel whole.
-           A lost reply has no effect: the client also remembers m_k from before, and the server says how many of its
-           replies it has received (one integer per message), so (1) holds whatever is lost, as in STC.
-           sum of all g_k received + m_k = sum of all u_k of these replies                                         (1)
+Departures k is a share of each tensor's entries, at least one, so no layer starves; `flatten` takes the largest of all
+           together.  Positions travel as Golomb code (server/ternary.py), not as numbers.  Statistics of normalisation
+           layers travel whole.  A lost reply has no effect: the client also keeps the previous m_k, and each message
+           tells it how many of its replies came (one integer), so (1) holds whatever is lost, as in STC.  sum of all
+           g_k received + m_k = sum of all u_k of these replies (1)
 """
 
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ class Largest:
 
     Attributes:
         code: Their positions, bits in bytes, uint8.
-        counts: Entries of each tensor; () if every one has the share that was agreed.
-        values: Their values, one vector in a tuple: an upload itself, which a later wrapper may change.
+        counts: Entries of each tensor; () if each has the agreed share.
+        values: Their values, one vector in a tuple; a later wrapper may change it, as any upload.
     """
 
     code: Tensor
@@ -46,7 +45,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class TopKReply(Generic[M]):
-    """The method's reply without its uploads, the tensors they had, and their largest entries."""
+    """The method's reply without its uploads, the names of their tensors, and their largest entries."""
 
     of: M
     names: Names
@@ -55,11 +54,11 @@ class TopKReply(Generic[M]):
 
 @dataclass(frozen=True)
 class TopK(UploadWrapper):
-    """Uploads of the largest entries only; what is left out is remembered and added to the next upload.
+    """Uploads of the largest entries only; the rest is remembered and added to the next upload.
 
     Attributes:
         share: Share of the entries that travels.
-        flatten: Take the largest entries of all tensors together; without it, of each tensor.
+        flatten: Take the largest entries of all tensors together instead of each.
     """
 
     Reply: ClassVar[Any] = TopKReply
@@ -74,7 +73,7 @@ class TopK(UploadWrapper):
         return Scheme(self.share, False, self.flatten)
 
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Largest, Params]:
-        """Choose the largest entries of what was left out and what is new."""
+        """Choose the largest entries of the update plus what was left out before."""
         whole = {name: t + residual[name] if residual and name in residual else t for name, t in updates.items()}
         sparse = compress(whole, self.scheme)
         sent = decompress(sparse, whole, self.scheme)

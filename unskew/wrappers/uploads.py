@@ -1,16 +1,16 @@
-"""Wrappers of what clients send: models and updates, changed as they leave a client and restored for the method.
+"""Wrappers of uploads: models and updates, changed as they leave a client and restored for the method.
 
 A reply's type says which of its fields are uploads: `Model`, a trained model, or `Update`, already a difference
-(`unskew.protocol`).  A wrapper gets all of them as differences from the model that the client was sent, changes them,
-and may send something else in their place; on the server the method gets its own reply again.  Everything else in a
-reply is left as it is.  A message that has several tables of tensors says by `Model` which one is that model.
+(`unskew.protocol`).  A wrapper gets all of them as differences from the model sent to the client, changes them, and may
+send something else in their place; on the server the method gets its own reply again.  The rest of a reply stays as it
+is.  A message with several tables of tensors marks that model by `Model`.
 
-What sends something else in place of an upload leaves the statistics of normalisation layers out of it: they travel as
-they are.  A variance that is rounded, or that gets what earlier ones left out, may come out negative, and a client's
-statistics are measured anew each time: there is no sum of updates that a remainder would be missing from.
+A wrapper that sends something else leaves out statistics of normalisation layers, which travel as they are.  A variance
+that is rounded, or gets earlier remainders, may turn negative.  And statistics are measured anew each time, so no sum
+of updates lacks a remainder.
 
-Two such wrappers compose in either order: what the first sends in place of an upload marks its own numbers as an
-`Update`, and the second changes those.
+Two such wrappers compose in either order: the first marks the numbers that it sends as an `Update`, and the second
+changes those.
 """
 
 from abc import abstractmethod
@@ -36,7 +36,7 @@ MARK_IT = "annotate the one that uploads are compared with as Model"
 
 
 class Upload(NamedTuple):
-    """A field of a reply that holds a model or an update: its path, and which of the two."""
+    """A field of a reply that holds a model or an update: its path and which of the two."""
 
     path: tuple[str, ...]
     kind: Literal["model", "update"]
@@ -44,13 +44,13 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True)
 class Residuals(Generic[M]):
-    """A client's memory: the method's, and what the uploads of each step have left out so far, by upload and tensor.
+    """A client's memory: the method's, and what each step's uploads left out so far, by upload and tensor.
 
     Attributes:
         of: The method's memory.
         residual: What is left out after the client's last upload.
         before: What was left out before it.
-        number: Number of that upload, counted by those that the server has received; 0 is none.
+        number: Number of that upload, counting those that the server received; 0 is none.
     """
 
     of: M
@@ -59,13 +59,13 @@ class Residuals(Generic[M]):
     number: int
 
     def as_of(self, heard: int) -> dict[str, Params]:
-        """Return what is left out as of upload `heard`, the last that the server received."""
+        """Return what was left out after upload `heard`, the last that the server received."""
         return self.residual if heard == self.number else self.before
 
 
 @dataclass(frozen=True)
 class Receipt(Generic[M]):
-    """The method's message, and how many uploads of this client the server has received."""
+    """The method's message, and how many of this client's uploads the server received."""
 
     of: M
     heard: int
@@ -73,7 +73,7 @@ class Receipt(Generic[M]):
 
 @dataclass(frozen=True)
 class Receipts(Generic[M]):
-    """The method's state, and how many uploads of each client were received; clients without any are missing."""
+    """The method's state, and how many uploads were received of each client that sent any."""
 
     of: M
     heard: dict[int, int]
@@ -82,16 +82,16 @@ class Receipts(Generic[M]):
 class UploadWrapper(Wrapper):
     """Base class of wrappers that change uploads.
 
-    A wrapper that sends something else in their place names it by `Reply`, a generic record with the fields `of`, the
-    method's reply with nothing but buffers in its uploads, `names: Names` and `sent`, what `encode` makes.  One that
-    remembers what it leaves out has `Memory = Residuals`; its messages then say how many uploads of the client have
-    been received, and a client whose last one was lost goes back to what it remembered before.
+    A wrapper that sends something else names it by `Reply`, a generic record.  Its fields are `of`, the method's reply
+    with only buffers in its uploads, `names: Names`, and `sent`, what `encode` makes.  One that remembers what it
+    leaves out has `Memory = Residuals`.  Its messages then say how many of the client's uploads were received, and a
+    client whose last one was lost goes back to its earlier memory.
 
-    A method whose clients remember what they sent (`amend`) is told what is sent in its place, except by a wrapper with
-    a `Memory`: there what is left out arrives later.
+    A method whose clients remember what they sent (`amend`) is told what was sent instead, except by a wrapper with a
+    `Memory`: there the rest arrives later.
 
     Attributes:
-        honest: False if clients send something else than what they know: the method's memory is then left alone.
+        honest: False if clients lie about what they know; the method's memory is then left alone.
     """
 
     adds_nothing = True
@@ -110,14 +110,14 @@ class UploadWrapper(Wrapper):
         Args:
             me: The client.
             updates: Differences by upload and tensor, as in "0/fc.weight".
-            residual: Sum of what was left out of this step's uploads that were received; None if nothing is remembered.
+            residual: Sum of what this step's received uploads left out; None if nothing is remembered.
 
         Returns:
             What is sent, and the residual from now on; {} without a `Memory`.
         """
 
     def decode(self, sent: Any, like: Params) -> Params:
-        """Turn what travelled back into updates; `like` has tensors of their shapes and types, by the same names.
+        """Turn what travelled back into updates; `like` has tensors of the same names, shapes and types.
 
         Raises:
             WireError: If it cannot stand for such updates.
@@ -135,7 +135,7 @@ class UploadWrapper(Wrapper):
         require_uploads(method, type(self).__name__)
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse a second wrapper that remembers what it leaves out: its numbers stand for other entries each round.
+        """Refuse a second wrapper that remembers what it leaves out: its entries change each round.
 
         Raises:
             ConfigError: If so.
@@ -155,7 +155,7 @@ class UploadWrapper(Wrapper):
         """Return the method's state before round 1.
 
         Raises:
-            ConfigError: If the first round would not send its clients one model to take differences from.
+            ConfigError: If the first round sends clients no single model to take differences from.
         """
         state = method.init(params, fed)
         request = first_request(method, state, fed)
@@ -209,7 +209,7 @@ class UploadWrapper(Wrapper):
         return answer, kept
 
     def amend(self, method: Any, name: str, me: Me, msg: Any, reply: Any, sent: Any, memory: Any) -> Any:
-        """Return a client's memory of a reply that a wrapper around this one changed in its coded form."""
+        """Return a client's memory of a reply that an outer wrapper changed in coded form."""
         fields = uploads_of(method, name)
         msg = msg.of if self.Memory and fields else msg
         if self.Reply is not None and fields:
@@ -224,7 +224,7 @@ class UploadWrapper(Wrapper):
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
-        """Run the method's round on its own replies; clients that remember hear how many of theirs have come."""
+        """Run the method's round on its own replies; clients with a memory hear how many of theirs came."""
         heard = dict(state.heard) if self.Memory else {}
 
         def change_request(request: Any) -> Any:
@@ -267,7 +267,7 @@ class UploadWrapper(Wrapper):
         """Make the method's reply from what travelled.
 
         Raises:
-            WireError: If that cannot be.
+            WireError: If it makes none.
         """
         like = shapes(fields, reply, model, layout)
         updates = self.decode(reply.sent, like)
@@ -276,7 +276,7 @@ class UploadWrapper(Wrapper):
         return with_updates(fields, reply.of, model, updates)
 
     def validate_reply(self, method: Any, step: str, reply: Any, model: Params, layout: Layout) -> None:
-        """Refuse a reply that cannot be restored, or that the method refuses then."""
+        """Refuse a reply that cannot be restored, or that the method then refuses."""
         fields = uploads_of(method, step)
         if self.Reply is not None and fields:
             reply = self.restored(fields, reply, model, layout)
@@ -287,7 +287,7 @@ class UploadWrapper(Wrapper):
 
 # ---------------------------------------------------------------- uploads in a reply, the model in a message
 def uploads(reply: Any) -> tuple[Upload, ...]:
-    """Find the uploads in a type of reply, in it and in the records it holds; none in one that is `sealed`."""
+    """Find the uploads in a type of reply and its nested records; none in a `sealed` one."""
     fields: list[Upload] = []
     if is_record_type(reply) and not getattr(reply, "sealed", False):
         for name, hint in hints_of(reply).items():
@@ -332,7 +332,7 @@ def require_model(method: Any, request: Ask, who: str) -> None:
 
 
 def in_one_mean(method: Any, request: Any, who: str) -> tuple[Upload, ...]:
-    """Find the uploads that a request asks for, and refuse one that takes anything but means and sums of all of them.
+    """Find the uploads that a request asks for; refuse anything but means and sums of all of them.
 
     Raises:
         ConfigError: If so, or if there is no model to take differences from.
@@ -364,7 +364,7 @@ def grouped(reduction: Any) -> bool:
 def sent_model(message: Any) -> Params | None:
     """Find the model in a message: its table of tensors that is marked `Model`, or its only one, at any depth.
 
-    None stands for no model, and for several tables of which none or more than one is marked: their order says nothing.
+    None if there is no model, or several tables without exactly one marked: their order says nothing.
     """
     if isinstance(message, dict):
         return message if _is_table(message) else None
@@ -397,7 +397,7 @@ def _is_table_type(hint: Any) -> bool:
 
 
 def has_table(hint: Any, outer: tuple[Any, ...] = ()) -> bool:
-    """True if a value of a type may hold a table of tensors by name or number, at any depth; `outer` are looked at."""
+    """True if a type's value may hold a table of tensors by name or number, at any depth; `outer` were already seen."""
     if hint in outer:  # a record may hold itself
         return False
     inner = (*hints_of(hint).values(),) if is_record_type(hint) else get_args(hint)
@@ -438,7 +438,7 @@ def differences(fields: tuple[Upload, ...], reply: Any, model: Params) -> Params
 
 
 def with_updates(fields: tuple[Upload, ...], reply: Any, model: Params, updates: Params) -> Any:
-    """Return the reply with these differences in its uploads, beside what is in them; the inverse of `differences`."""
+    """Return the reply with these differences in its uploads, all else kept; the inverse of `differences`."""
     for i, field in enumerate(fields):
         value = at(reply, field.path)
         new = {key.partition("/")[2]: u for key, u in updates.items() if key.startswith(f"{i}/")}
@@ -451,16 +451,16 @@ def with_updates(fields: tuple[Upload, ...], reply: Any, model: Params, updates:
 
 
 def first_unlike(got: Params, like: Params) -> str | None:
-    """Describe the first of the tensors that has another shape or type than its like; None if all are alike.
+    """Describe the first tensor whose shape or type differs from its like; None if none does.
 
-    A smaller one would be stretched when it is added to a model, so nobody would notice.
+    A smaller one would be broadcast when added to a model, so nobody would notice.
     """
     odd = next((n for n, t in got.items() if n in like and form_of(t) != form_of(like[n])), None)
     return None if odd is None else f"{odd} is {form_of(like[odd])}, got {form_of(got[odd])}"
 
 
 def emptied(fields: tuple[Upload, ...], reply: Any, but: Collection[str] = ()) -> Any:
-    """Return the reply with uploads that are empty but for the named tensors."""
+    """Return the reply with only the named tensors in its uploads."""
     for field in fields:
         value = at(reply, field.path)
         if value is not None:
@@ -470,7 +470,7 @@ def emptied(fields: tuple[Upload, ...], reply: Any, but: Collection[str] = ()) -
 
 
 def names_of(fields: tuple[Upload, ...], reply: Any, layout: Layout) -> Names:
-    """Describe which parameters each upload has; () is all of the model's, so that it costs nothing in most methods."""
+    """Name each upload's parameters; () is all of the model's, so it costs nothing in most methods."""
     places = {name: i for i, name in enumerate(layout.trainable, start=1)}
     described: list[tuple[int, ...]] = []
     for field in fields:
@@ -484,10 +484,10 @@ def names_of(fields: tuple[Upload, ...], reply: Any, layout: Layout) -> Names:
 
 
 def shapes(fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Params:
-    """Return tensors like the updates that a reply stands for, without memory of their own.
+    """Return tensors like a reply's updates, without memory of their own.
 
     Raises:
-        WireError: If what it says of them fits no upload of this model.
+        WireError: If its names fit no upload of this model.
     """
     order = layout.trainable
     if len(reply.names) != len(fields):
@@ -497,7 +497,7 @@ def shapes(fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout
         value = at(reply.of, field.path)
         if isinstance(value, dict):
             if any(n not in layout.buffers or n not in model or t.shape != model[n].shape for n, t in value.items()):
-                raise WireError("beside what stands for it, an upload may have buffers of the model that was sent")
+                raise WireError("an upload may keep only buffers of the model that was sent")
             chosen = () if which == (0,) else tuple(n - 1 for n in which) or tuple(range(len(order)))
             if len(set(chosen)) < len(chosen) or any(not 0 <= n < len(order) or order[n] not in model for n in chosen):
                 raise WireError("an upload must have tensors of the model that was sent, each once")
