@@ -227,7 +227,7 @@ def test_forged_statistics_are_refused(beside: Params) -> None:
     """A parameter, a variance of another length, and what the model does not have."""
     layout, model = Layout(("w", "b"), ("v",)), {**MODEL, "v": torch.ones(2)}
     sent = Levels(torch.zeros(3, dtype=torch.uint8), (torch.ones(2),))
-    with pytest.raises(WireError, match="may have buffers of the model that was sent"):
+    with pytest.raises(WireError, match="may keep only buffers of the model that was sent"):
         wrap(FEDAVG, Quantise(4)).validate_reply(
             "train", Quantise.Reply(ModelReply(beside, 3), ((),), sent), model, layout
         )

@@ -102,29 +102,27 @@ class TaskConfig:
             look up in the data directory.
         model: A name from `unskew list models`, or module:factory for a network of your own; by default mlp, for
             next_token char_lstm.
-        model_options: The network's own settings; lora puts low-rank adapters on it, as in { rank = 8 }.
-        models: Networks of several kinds, with their clients, instead of model.  Clients that no entry names have the
-            first's, if that names nobody.  They go with methods that average no whole network.
-        data_options: Settings of a registered function's data; of a table its columns target, client, test; of natural
-            data without test rows, test, the share of each client's.
-        preprocess: What becomes of a table's columns: scale, missing, indicator, unseen, columns; true is all of
-            them by default, and without it nothing is done.
-        head: Name of the layer, or parameter, that makes the outputs, in a network of your own; by default what a run
-            of it shows.
-        output: Name or place of the part of what your own network returns that is its outputs; by default logits or
-            out.
+        model_options: The network's own settings; lora adds low-rank adapters, as in { rank = 8 }.
+        models: Several networks with their clients, instead of model.  Clients that no entry names get the first, if it
+            names nobody.  Only for methods that average no whole network.
+        data_options: Settings of a registered data function; a table's columns target, client, test; for natural data
+            without test rows, test: each client's share.
+        preprocess: How a table's columns are prepared: scale, missing, indicator, unseen, columns; true uses every
+            default, and without it nothing is done.
+        head: Name of the layer, or parameter, that makes the outputs in your own network; by default what a run shows.
+        output: Name or place of the outputs in what your own network returns; by default logits or out.
         kind: What is learned, one of `unskew list tasks`: classification, regression, segmentation, ...
-        loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the one the model is
-            meant for, or else the kind's first.
-        headline: The metric of that kind by which models are compared; by default its first, as accuracy or rmse.
-        class_weights: A weight in the loss for each class, in their order; or balanced: each client weighs its classes
-            alike, by its own counts, which stay with it.  Classification and binary.
-        bins: Edges between bins of a target that is a number, or, in a simulation, how many: examples are counted and
-            divided by them as by classes.
+        loss: A loss of that kind, as cross_entropy or multi_margin, or module:function; by default the model's own,
+            else the kind's first.
+        headline: The kind's metric by which models are compared; by default its first, as accuracy or rmse.
+        class_weights: Loss weights by class, in order; or balanced: each client weighs its classes alike by its own
+            counts, which stay with it.  Classification and binary.
+        bins: Edges between bins of a numeric target, or, in a simulation, their number; examples are counted and
+            divided by bins as by classes.
         target_scale: Shift and scale of a regression's target, by default mean and standard deviation of training rows
-            (0 and the mean with the loss poisson).  The loss is of scaled targets; predictions and other metrics are
-            in the target's own unit.  A deployment needs the two numbers.  False leaves targets as they are.
-        augment: Random change of training examples alone, anew each time: none, crop, flip, crop+flip, module:function.
+            (0 and the mean with the loss poisson).  The loss uses scaled targets; predictions and other metrics keep
+            the target's unit.  A deployment needs the two numbers.  False scales nothing.
+        augment: Random change of training examples, redrawn each time: none, crop, flip, crop+flip, module:function.
         data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
     """
 
@@ -154,12 +152,12 @@ class TaskConfig:
             object.__setattr__(self, "model", tasks.kind_of(self.kind).model if known else "mlp")
 
     def of(self, at: int) -> "TaskConfig":
-        """The same with the network of one entry of `models` for all clients."""
+        """The same task with one entry of `models` as every client's network."""
         entry = self.models[at] if self.models else self
         return dataclasses.replace(self, model=entry.model, model_options=entry.model_options, models=())
 
     def check(self) -> TaskKind:
-        """The kind of task, for which all these settings make sense.
+        """The kind of task, after checking these settings against it.
 
         Raises:
             ConfigError: If one of them does not.
@@ -191,14 +189,14 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class Stop:
-    """Conditions under which a method's training ends before its last round.
+    """Conditions that end a method's training before its last round.
 
     Attributes:
-        metric: The task's headline metric over all clients' validation examples is this good: an accuracy as high as
-            this fraction, an error as low.  The test set decides nothing.
-        patience: It has not become better for so many rounds.
+        metric: The headline metric over all clients' validation examples is this good: an accuracy this high, an error
+            this low.  The test set decides nothing.
+        patience: It has not improved for so many rounds.
         megabytes: Everything sent so far, in 10^6 bytes.
-        seconds: Wall-clock time of this method and seed; the round it falls in differs from run to run.
+        seconds: Wall-clock time of this method and seed; the round it ends in differs between runs.
     """
 
     metric: float | None = None
@@ -209,11 +207,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class KeepModels:
-    """Global models of rounds before the last that are kept, too, each a file of its own.
+    """Global models kept from rounds before the last, a file each.
 
     Attributes:
-        every: Rounds between models that are kept; 0 keeps none.
-        best: Keep that of the round with the best headline over all clients' validation examples.
+        every: Rounds between kept models; 0 keeps none.
+        best: Keep the model with the best headline over all clients' validation examples.
     """
 
     every: Annotated[int, Ge(0)] = 0
@@ -224,12 +222,11 @@ class KeepModels:
 class UntilDecided:
     """Seeds that are added until every comparison with FedAvg is decided: `seeds = { until = 0.5, most = 30 }`.
 
-    A comparison is decided when the interval of its paired differences, a confidence sequence that may be looked at
-    after every seed (`unskew.run.decide`), excludes zero or is narrow.
+    A comparison is decided when the interval of its paired differences excludes zero or is narrow.  The interval is a
+    confidence sequence, valid after every seed (`unskew.run.decide`).
 
     Attributes:
-        until: Width below which an interval is narrow: in points where the headline is shown in percent, else in its
-            own unit.
+        until: Width below which an interval is narrow: in points where the headline is in percent, else in its unit.
         most: The most seeds.
         least: The fewest; there is no interval before the sixth.
         first: The first seed; the others follow it.
@@ -254,13 +251,13 @@ class UntilDecided:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Clients that come after training: no method trains, counts or evaluates on them until it has ended.
+    """Clients set aside until training ends: no method trains, counts or evaluates on them before.
 
     Attributes:
-        clients: A share of the clients, drawn under the seed, or a list of their names; in a file `unseen = 0.2` is
-            short for it.  Clients that the data mark so are set aside in any case.
-        adapt_epochs: Passes over an unseen client's training data with which it adapts its model.
-        every: Rounds between evaluations of these clients; 0 evaluates them after the last round only.
+        clients: A share of the clients, drawn under the seed, or a list of names; a file may say `unseen = 0.2`.
+            Clients that the data mark so are always set aside.
+        adapt_epochs: Epochs in which an unseen client adapts its model to its training data.
+        every: Rounds between evaluations of these clients; 0 evaluates only after the last round.
     """
 
     clients: Annotated[float, Interval(gt=0.0, lt=1.0)] | tuple[str, ...] = ()
@@ -270,17 +267,17 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The machinery that does the work; recorded, because another executor or device agrees only within rounding.
+    """How the work runs; recorded, as other executors or devices agree only within rounding.
 
     Attributes:
-        executor: auto chooses by rule: stacked on CUDA; on a CPU workers, or sequential where there is one core or
-            little to do.  Or a name from `unskew list executors`.
+        executor: auto takes stacked on CUDA, and on a CPU workers, or sequential with one core or little to do.  Or a
+            name from `unskew list executors`.
         workers: Worker processes; by default one per core.
         device: auto takes a CUDA device if there is one.
         threads: PyTorch threads; by default one, and all cores for networks above five million parameters.
         deterministic: On CUDA, refuse kernels whose sums depend on timing.
-        checkpoint_every: Rounds between checkpoints; 0 saves after ten seconds' work, or more where it takes long.
-        codec: Send every message through the wire's bytes and back, as a network would.
+        checkpoint_every: Rounds between checkpoints; 0 saves after ten seconds' work, or later where saving is slow.
+        codec: Encode and decode every message, as a network would.
         executor_options: The executor's own settings.
     """
 
@@ -332,14 +329,14 @@ class NamedMethod:
 
     @property
     def bound(self) -> Literal["pooled", "lower"] | None:
-        """The bound that the method is, if it is one: training on pooled data, or of every client alone."""
+        """The method's bound, if it is one: training on pooled data, or each client alone."""
         if hook(self.method, "pooled"):
             return "pooled"
         return "lower" if self.name == "independent" else None
 
     @property
     def is_fedavg(self) -> bool:
-        """True for FedAvg as published, which others are compared with; not for variants of the same class."""
+        """True for FedAvg as published, the baseline of others; not for variants of the same class."""
         a = self.method
         return self.name == "fedavg" and not a.personal and not a.terms and a.server == Mean()
 
@@ -352,27 +349,27 @@ class Experiment:
         methods: The methods compared, all on the same split, with the same cohorts and the same initial model.
         rounds: Communication rounds.
         seeds: Each draws its own split, initial model, cohorts and batches.
-        until: The rule by which a run stops before the last of the seeds; None runs all.  In a file it is
+        until: The rule that stops a run before its last seed; None runs all.  In a file it is
             `seeds = { until = 0.5, most = 30 }`.
-        name: Name of the run; a line that is not empty.
-        task, split: Data and model, and the division of the data among clients: by default their own, where they have
-            them, else `iid`.
-        fraction, clients_per_round: Cohort size, by share or by number; all clients if neither is given.
-        test_fraction: Part of each client's own data kept for personal tests.
-        val_fraction: Part of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
+        name: Name of the run; one line, not empty.
+        task, split: Data and model, and how data are divided among clients; by default the data's own clients, else
+            `iid`.
+        fraction, clients_per_round: Cohort size as a share or a number; by default all clients.
+        test_fraction: Share of each client's data kept for personal tests.
+        val_fraction: Share of each client's remaining data kept for choices during training; 0.1 if a choice needs it.
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: What is evaluated: global, personal, and personal_on_global, each personal model on the global test
-            set; and further metrics of the task by name, as balanced_accuracy, or module:attribute.
-        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
-            drawn once for each seed.
-        by: Columns of a table by whose values the clients' models are evaluated after the last round, as by sex or age.
-        mean_last: Number of evaluations that the "mean of last" averages; by default the last fifth of them.
-        unseen: Clients that take no part and are served the trained models: a share of the clients, a list of names,
-            or a table.
-        public: Rows that the server has and all clients know: a share of all training rows, or a client's, by its name,
-            or data as in task.data, as "csv:public.csv".
+            set.  Also further metrics of the task, as balanced_accuracy, or module:attribute.
+        evaluate_clients: Clients whose own models are evaluated: all, the round's cohort, or so many, drawn once a
+            seed.
+        by: Table columns by whose values clients' models are evaluated after the last round, such as sex or age.
+        mean_last: Number of evaluations in the "mean of last"; by default the last fifth.
+        unseen: Clients that do not train and get the trained models: a share of the clients, a list of names, or a
+            table.
+        public: Rows known to the server and all clients: a share of all training rows, a client's by its name, or data
+            as in task.data, as "csv:public.csv".
         stop: Early stopping.
-        keep_models: Global models that are kept beside the last round's.
+        keep_models: Global models kept beside the last round's.
         world: Losses, channel, and malicious clients.
         runtime: Executor, device, checkpoints.
         track: Trackers that also get the numbers, from `unskew list trackers`; none by default.
@@ -456,7 +453,7 @@ class Experiment:
             object.__setattr__(self, "val_fraction", 0.1)
 
     def check_choice(self, chooser: str) -> None:
-        """Refuse what chooses by clients' rows, beside a method that has noise: the rows it chooses by have none.
+        """Refuse choices by clients' rows beside a method with noise: those rows have none.
 
         Raises:
             ConfigError: If so.
@@ -468,7 +465,7 @@ class Experiment:
 
     @property
     def by_validation(self) -> str | None:
-        """The first setting that makes a choice during training by validation examples; None if there is no such."""
+        """The first setting that chooses by validation examples during training; None if none does."""
         asked = {
             "stop.metric": self.stop.metric is not None,
             "stop.patience": self.stop.patience is not None,
@@ -483,12 +480,12 @@ class Experiment:
 
     @property
     def baseline(self) -> str | None:
-        """Label of the method that others are compared with: the first plain FedAvg; None if there is none."""
+        """Label of the baseline, the first plain FedAvg; None if there is none."""
         return next((m.label for m in self.methods if m.is_fedavg), None)
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Labels of the methods that are no bounds."""
+        """Labels of the methods that are not bounds."""
         return tuple(m.label for m in self.methods if m.bound is None)
 
     def cohort(self, num_clients: int) -> int:
@@ -526,7 +523,7 @@ def method(name: str, options: Mapping[str, Any], label: str | None = None, plac
 
 
 def checked_label(label: object, place: str) -> str:
-    """The label of a method in tables and figures: a short line that is not empty."""
+    """The label of a method in tables and figures: a short line, not empty."""
     if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > LONGEST_LABEL:
         got = schema.show(label)
         raise ConfigError(f"{place} must be a line of at most {LONGEST_LABEL} characters, got {got}")
@@ -534,7 +531,7 @@ def checked_label(label: object, place: str) -> str:
 
 
 def missing_parts(method: object) -> list[str]:
-    """Return the names of the functions that a method must have and this object lacks."""
+    """Return the names of the functions that this object lacks to be a method."""
     return [part for part in ("init", "round", "serve") if not callable(getattr(method, part, None))]
 
 
@@ -548,7 +545,7 @@ def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str,
 
 
 def settings_of(record: Any) -> dict[str, Any]:
-    """The fields of a record as a file writes them, without functions and classes, which no file holds."""
+    """The fields of a record as a file writes them, without functions and classes."""
     parameters = schema.parameters(type(record))
     return _spelled_out(parameters, {name: getattr(record, name) for name in parameters})
 
@@ -568,13 +565,13 @@ def plain(value: Any) -> Any:
 
 # ---------------------------------------------------------------- reading
 def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False) -> Experiment:
-    """The experiment a TOML file describes, with `key.path=value` overrides.
+    """The experiment in a TOML file, with `key.path=value` overrides.
 
     Args:
         path: The file.
         overrides: Settings that replace or complete the file's.
-        allow_code: Import what `module:attribute` in the file names; without it nothing is imported that is not
-            installed with unskew or registered by an installed package.  True for the user's own file.
+        allow_code: Import what `module:attribute` in the file names; otherwise import only unskew and what installed
+            packages register.  True for the user's own file.
 
     Raises:
         ConfigError: If the file is missing or is not TOML, or the experiment is impossible.
@@ -586,9 +583,9 @@ def load(path: Path, overrides: Sequence[str] = (), *, allow_code: bool = False)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The table in an experiment's file, with the whole path of a manifest that lies beside the file.
+    """The table in an experiment's file, with the full path of a manifest beside it.
 
-    Only a bare name is looked for there: with it, a folder can be moved.  Any other path begins at the working folder.
+    Only a bare name is looked up there, so a folder can be moved.  Any other path begins at the working folder.
 
     Raises:
         ConfigError: If the file is missing or is not TOML.
@@ -626,7 +623,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str] | Mapping[str, Any]
     """`raw` with settings such as `methods.1.mu=0.1`, read as TOML or else as text, or with values by such paths.
 
     Raises:
-        ConfigError: If a setting is not of that form or leads through something that is not a table.
+        ConfigError: If a setting has another form, or its path leads through something that is not a table.
     """
     out = methods_as_tables(copy.deepcopy(dict(raw)))
     for setting in settings:
@@ -645,7 +642,7 @@ def override(raw: Mapping[str, Any], settings: Sequence[str] | Mapping[str, Any]
 
 
 def methods_as_tables(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`raw` with a table for each method of which it has only the name.
+    """`raw` with a table for each method given only by name.
 
     >>> methods_as_tables({"methods": ["fedavg", {"name": "fedprox", "mu": 0.1}]})
     {'methods': [{'name': 'fedavg'}, {'name': 'fedprox', 'mu': 0.1}]}
@@ -679,7 +676,7 @@ def _value(text: str) -> Any:
 
 
 def parse(raw: Mapping[str, Any], where: str = "", *, allow_code: bool = False) -> Experiment:
-    """The experiment a table of settings describes; `allow_code` as in `load`.
+    """The experiment in a table of settings; `allow_code` as in `load`.
 
     Raises:
         ConfigError: If a key is unknown, a value is out of range, or settings contradict each other.
@@ -737,7 +734,7 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
 
 
 def until_of(raw: Mapping[str, Any]) -> UntilDecided:
-    """The rule that stands instead of seeds, from its table.
+    """The rule given instead of seeds, from its table.
 
     Raises:
         ConfigError: If a setting is unknown, missing or not allowed.
@@ -747,7 +744,7 @@ def until_of(raw: Mapping[str, Any]) -> UntilDecided:
 
 
 def own_modules(experiment: "Experiment") -> tuple[str, ...]:
-    """Modules that an experiment names and neither unskew nor an installed package has registered, in its order."""
+    """Modules that an experiment names but neither unskew nor an installed package registers, in its order."""
     modules: dict[str, None] = {}
     for permit, name, place in _named(resolved(experiment)):
         try:
@@ -820,7 +817,7 @@ ELSEWHERE = {
 
 
 def setting_named(word: str) -> str | None:
-    """The dotted path of the setting that a word names, in unskew's terms or another tool's; None if there is none.
+    """The dotted path of the setting that a word names, here or in another tool; None if there is none.
 
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
@@ -867,7 +864,7 @@ def _with_wrappers(entry: Mapping[str, Any], place: str) -> tuple[str, dict[str,
 
 
 def with_local(name: str, options: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `[local]` into the method's own `local`, which wins; steps of its own override epochs."""
+    """Merge `[local]` into the method's own `local`, which wins; its steps override epochs."""
     own = options.get("local", {})
     if not local or not isinstance(own, Mapping) or "local" not in schema.parameters(algorithms.resolve(name)):
         return dict(options)
@@ -908,9 +905,9 @@ def fingerprint(experiment: Experiment | Path, portable: bool = False) -> str:
     """SHA-256 of the resolved experiment, without its name and the settings that do not change the numbers.
 
     Args:
-        experiment: The experiment, or the file that `to_toml` wrote, of which nothing that it names is imported.
-        portable: Leave out the path in `task.data`, too, which differs between machines: for where the data themselves
-            are compared, or are known to be others.
+        experiment: The experiment, or the file that `to_toml` wrote; nothing that it names is imported.
+        portable: Also leave out the path in `task.data`, which differs between machines: for use where the data
+            themselves are compared, or are known to differ.
 
     Raises:
         ConfigError: If the file is missing or is not TOML.

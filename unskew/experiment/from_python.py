@@ -24,7 +24,7 @@ def split_of(split: object) -> Split:
     """Check a split.
 
     Raises:
-        ConfigError: If it is none, or one of its settings is impossible.
+        ConfigError: If it is no split, or one of its settings is impossible.
     """
     if not is_record(split) and callable(getattr(split, "assign", None)):
         raise ConfigError(f"split must be {SPLITS.need}, got {split!r:.80}")
@@ -36,7 +36,7 @@ def split_of(split: object) -> Split:
 
 
 def arguments() -> dict[str, str]:
-    """A sentence for each setting of an argument that has settings, such as local, on how it is given there."""
+    """How to give each setting of an argument that has settings, such as local, as sentences."""
     return {
         field.name: f"did you mean {argument}={kind.__name__}({field.name}=...)?"
         for argument, kind in config.TABLES.items()
@@ -49,7 +49,7 @@ def methods_of(methods: object, local: SgdConfig | None = None) -> list[NamedMet
 
     Args:
         methods: The methods.
-        local: Local optimisation of those that are given by name, or that leave theirs as it is by default.
+        local: Local optimisation of methods given by name, or that leave theirs at its default.
 
     Raises:
         ConfigError: If one is no method, or one of its settings is impossible.
@@ -74,7 +74,7 @@ def _trained_by(local: SgdConfig, method: Any) -> Any:
 
 
 def method_of(value: object, label: str | None = None, local: SgdConfig | None = None) -> NamedMethod:
-    """Name and check one method; a file can hold it if it is one of ours with settings that a file can hold.
+    """Name and check one method; a file can hold it if it is one of ours and a file can hold its settings.
 
     Args:
         value: The method.

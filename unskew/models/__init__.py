@@ -1,10 +1,10 @@
-"""Networks by name: the ones the papers' tables use, and a few small ones for small images.
+"""Networks by name: those of the papers' tables, and a few small ones for small images.
 
 Every network is `head(body(x))`: `body` turns a batch (B, *input_shape) into features (B, d), `head` is the final
 `nn.Linear` from d to the classes.  Parameters are therefore named `body.*` and `head.*`.  None ends in a softmax,
 except `mlp` when asked to (`double_softmax=True`, as published for `hcct_mlp`).
 
-Listing the names imports no PyTorch; `build` imports the one file it needs.  Initial weights are drawn from PyTorch's
+Listing names imports no PyTorch; `build` imports the one file it needs.  Initial weights are drawn from PyTorch's
 global generator: construct under `Key.ambient`.
 """
 
@@ -98,7 +98,7 @@ LOSS: dict[str, str] = {"svm": "multi_margin"}
 
 
 def loss_of(model: str, loss: str | None, kind: "TaskKind") -> str | None:
-    """The name of the loss that `model` is trained with: the one asked for or its own; None for the kind's first."""
+    """The loss that trains `model`, by name: the one asked for or its own; None for the kind's first."""
     return loss or (LOSS.get(model) if kind.losses_of_models else None)
 
 
@@ -108,11 +108,11 @@ def build(
     """The network `model` for examples of `input_shape`, freshly initialised.
 
     Args:
-        model: A key of `TABLE`, or "module.path:factory" for a network of your own, or the factory itself.  The
-            factory, a function or a class, takes input_shape and num_classes, or nothing where its sizes are fixed,
-            and then its options; it returns any module.  An option without a type is taken as it is.
-        input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors; of several parts a
-            tuple or a dictionary of their shapes.
+        model: A key of `TABLE`, "module.path:factory" for your own network, or the factory itself.  The factory, a
+            function or a class, takes input_shape and num_classes, or nothing if its sizes are fixed, and then its
+            options; it returns any module.  An option without a type is taken as it is.
+        input_shape: Shape of one example: (channels, height, width) for images, (d,) for vectors; for several parts a
+            tuple or a dictionary of shapes.
         num_classes: Outputs of the network, at least 1: one for each class, or one number.
         options: The network's own settings.  With `lora`, settings of `unskew.models.lora.Lora`, the network is frozen
             and gets adapters.
@@ -122,7 +122,7 @@ def build(
 
     Raises:
         ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
-            for the network, there is no output, or a factory of your own fails.
+            for the network, there is no output, or your own factory fails.
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     factory = _factory(model) if isinstance(model, str) else model
@@ -204,7 +204,7 @@ def _parameters(factory: "Callable[..., nn.Module]") -> list[inspect.Parameter]:
 
 
 def takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
-    """True if a factory takes the shape of an example and the number of classes; one of fixed sizes need not."""
+    """True if a factory takes an example's shape and the number of classes; one of fixed sizes need not."""
     parameters = inspect.signature(factory).parameters.values()
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return any(p.default is p.empty or p.name in ("input_shape", "num_classes") for p in by_position)

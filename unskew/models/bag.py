@@ -15,8 +15,8 @@ FIRST_WORD = 2
 class MeanOfWords(nn.Module):
     """Token ids (B, L), int64, to the mean of their vectors (B, size).
 
-    Padding and words outside the vocabulary are left out: of a vocabulary that has all words of the training texts,
-    the vector of others would stay as it was drawn.  Without a word the mean is 0.
+    Padding and words outside the vocabulary are left out: with a vocabulary of all training words, other words' vector
+    would never be trained.  Without a word the mean is 0.
     """
 
     def __init__(self, words: int, size: int) -> None:
@@ -44,7 +44,7 @@ def bag_of_words(
 ) -> Network:
     """The mean of a text's word vectors of 32, then C: 320,000 + 33 C parameters at 10,000 words.
 
-    The order of words does not count, and a text without a word that is known has the head's bias alone.
+    Word order does not count, and a text without known words has only the head's bias.
 
     Raises:
         ConfigError: If the inputs are not sequences.

@@ -1,9 +1,9 @@
 """Convolutional networks of the papers: convolutions with norm, ReLU and pooling, then fully connected layers.
 
-Each is a row of layers (`Layers`) under the same options: `norm` before each convolution's ReLU, `groups` of it,
-`conv_dropout` after the convolutions, `dropout` after the ReLU of each fully connected layer, and `head_bias`.  Where a
-paper has none of them, they are off.  Unpadded networks refuse images smaller than those they were published for: the
-last feature map would shrink to a few pixels, and the number of parameters would no longer be the published one.
+Each is a row of layers (`Layers`) with the same options: `norm` before each convolution's ReLU and its `groups`,
+`conv_dropout` after convolutions, `dropout` after each fully connected layer's ReLU, and `head_bias`.  Those that a
+paper lacks are off.  Unpadded networks refuse images smaller than published: the last feature map would shrink to a few
+pixels, and the number of parameters would change.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ class Layers:
         maps: Feature maps of each convolution.
         kernel: Side of its kernel, pixels.
         hidden: Widths of the fully connected layers.
-        padded: True if a convolution keeps the size of its image.
-        unpooled: Numbers of the convolutions without 2x2 pooling, from 1.
-        neck: Width of a last layer before the head that has no ReLU; None leaves it out.
-        norm_hidden: True if the norm also acts before the ReLU of the fully connected layers.
-        first_weights: Draws the weights, biases then start at 0; None leaves PyTorch's.
+        padded: True if convolutions keep the image size.
+        unpooled: Convolutions without 2x2 pooling, counted from 1.
+        neck: Width of a last layer without ReLU before the head; None leaves it out.
+        norm_hidden: True if the norm also acts before the fully connected layers' ReLU.
+        first_weights: Draws the weights, with biases of 0; None leaves PyTorch's.
     """
 
     at_least: int
@@ -185,8 +185,8 @@ def digit_model(
 ) -> Network:
     """HCCT on the Digit domains, from FedBN: convolutions of w, w, 2w, then 32w and 8w; a norm after every layer.
 
-    14,219,210 parameters at 28x28x3, C = 10 and the published w = 64; 502,702 at w = 12.  With batch norm, training
-    needs at least two images in a batch: PyTorch refuses the statistics of one.
+    14,219,210 parameters at 28x28x3, C = 10 and the published w = 64; 502,702 at w = 12.  Batch norm needs at least two
+    images in a batch: PyTorch refuses the statistics of one.
     """
     w = width
     layers = Layers(4, (w, w, 2 * w), 5, (32 * w, 8 * w), unpooled=(3,), norm_hidden=True)

@@ -16,11 +16,11 @@ def logistic(input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool 
 def one_logit(
     input_shape: tuple[int, ...], num_classes: int, *, head_bias: bool = True, start: int | None = None
 ) -> Network:
-    """Softmax regression whose two logits, of two classes, start opposite: one logit's logistic regression.
+    """Softmax regression for two classes whose logits start opposite: one logit's logistic regression.
 
-    Their difference starts as PyTorch's linear layer of one output does, uniform in +-1 / sqrt(inputs), and each takes
+    Their difference starts like PyTorch's linear layer of one output, uniform in +-1 / sqrt(inputs), and each takes
     half of its steps: the model of FLamby's Fed-Heart-Disease.  For more classes it is `logistic`.  With `start` they
-    start as `torch.manual_seed(start)` and a linear layer of one output would have it, whatever the run's seed.
+    start as a linear layer of one output after `torch.manual_seed(start)`, whatever the run's seed.
 
     >>> w = one_logit((13,), 2).head.weight
     >>> bool(torch.equal(w[0], -w[1]))

@@ -1,7 +1,7 @@
 """Low-rank adapters by PEFT on a frozen network: E. J. Hu et al., "LoRA", ICLR 2022.
 
-W x becomes W x + alpha / rank B A x, where A, (rank, in), is drawn, and B, (out, rank), begins at zero.  A's tensors
-are called LAYER.lora_A.default.weight, B's LAYER.lora_B.default.weight, so that methods may name `lora_A` and `lora_B`.
+W x becomes W x + alpha / rank B A x, where A, (rank, in), is drawn, and B, (out, rank), starts at zero.  A's tensors
+are called LAYER.lora_A.default.weight, B's LAYER.lora_B.default.weight, so methods may name `lora_A` and `lora_B`.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Lora:
 
     Attributes:
         rank: Their inner width.
-        alpha: Scale of what they add, over `rank`; by default twice the rank.
-        targets: Layers that get one, by name or by the end of it; by default all linear ones that are not `trained`.
-        trained: Layers that are trained as they are, as a classifier's head.
+        alpha: Scale of their output, over `rank`; by default twice the rank.
+        targets: Layers that get one, by name or its end; by default all linear ones not `trained`.
+        trained: Layers trained as they are, as a classifier's head.
         dropout: Share of an adapter's inputs that a training step drops.
     """
 
@@ -36,10 +36,10 @@ class Lora:
 
 
 def adapted(network: nn.Module, options: Any) -> nn.Module:
-    """Freeze a network in place, all but its `trained` layers, and put adapters on it.
+    """Freeze a network in place, except its `trained` layers, and add adapters.
 
     Raises:
-        ConfigError: If PEFT is not installed, or a setting is impossible or names a layer that is not there.
+        ConfigError: If PEFT is not installed, or a setting is impossible or names a missing layer.
     """
     lora: Lora = schema.build(Lora, options, PLACE)
     try:

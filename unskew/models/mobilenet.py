@@ -1,7 +1,7 @@
 """MobileNetV2 for small images, as used by FedDW.
 
 M. Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks".  For 32x32 the stem and the second stage
-have stride 1; ReLU stands for ReLU6, and a block of stride 1 whose width changes has a 1x1 convolution as its shortcut
+have stride 1.  ReLU replaces ReLU6, and a block of stride 1 that changes width has a 1x1 convolution as its shortcut,
 where the paper has none.
 """
 

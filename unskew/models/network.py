@@ -1,4 +1,4 @@
-"""Parts that networks share: the split into body and head, named layers, normalisation, the check on image shapes."""
+"""Parts shared by networks: the split into body and head, named layers, normalisation, checks of image shapes."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Norm = Literal["batch", "group", "none"]
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a network, with what a forward pass left on its layers, as old weight normalisation does, by value.
+    """A copy of a network, including values that a forward pass left on its layers, as old weight normalisation does.
 
     Raises:
         ConfigError: If it is compiled by TorchScript, which takes no hooks.
@@ -32,7 +32,7 @@ def copied(module: nn.Module) -> nn.Module:
 class Network(nn.Module):
     """`head(body(x))`: (B, *input_shape) to features (B, d) to logits (B, classes).
 
-    With `softmax` the output is a row of probabilities instead: only for published numbers that were obtained so.
+    With `softmax` the output is probabilities: only for published numbers obtained so.
     """
 
     def __init__(self, body: nn.Module, head: nn.Linear, *, softmax: bool = False) -> None:
@@ -69,7 +69,7 @@ def vectors_of(model: str, embedding: nn.Embedding, x: Tensor) -> Tensor:
 
 
 def sequence(model: str, shape: tuple[int, ...]) -> None:
-    """Refuse examples that are no sequences of token ids.
+    """Refuse examples that are not sequences of token ids.
 
     Raises:
         ConfigError: If so.
@@ -79,7 +79,7 @@ def sequence(model: str, shape: tuple[int, ...]) -> None:
 
 
 def stack(**layers: nn.Module | None) -> nn.Sequential:
-    """Stack named layers one after the other; those that are None are left out."""
+    """Stack named layers in order, leaving out None."""
     sequence = nn.Sequential()
     for name, layer in layers.items():
         if layer is not None:
@@ -88,7 +88,7 @@ def stack(**layers: nn.Module | None) -> nn.Sequential:
 
 
 def initialise(network: Network, draw: Callable[[Tensor], object]) -> Network:
-    """Draw every weight of the network anew with `draw`, in the order of its layers, and set every bias to 0."""
+    """Redraw every weight of the network with `draw`, in layer order, and set every bias to 0."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             draw(layer.weight)
@@ -107,7 +107,7 @@ def neck_layers(widths: tuple[int, ...]) -> dict[str, nn.Module | None]:
 
 
 def dropout_layer(p: float) -> nn.Dropout | None:
-    """Dropout with probability `p`, or no layer at all when it would do nothing (executors look at the layers)."""
+    """Dropout with probability `p`, or no layer if it would do nothing (executors look at the layers)."""
     return nn.Dropout(p) if p > 0 else None
 
 
@@ -132,7 +132,7 @@ def image(model: str, shape: tuple[int, ...], at_least: int) -> tuple[int, int, 
     """Channels, height and width of `shape`.
 
     Raises:
-        ConfigError: If it is not an image, or one side is shorter than `at_least` pixels.
+        ConfigError: If it is no image, or a side is shorter than `at_least` pixels.
     """
     if len(shape) != 3 or min(shape[1:]) < at_least:
         instead = "cnn_small, which accepts 8x8 and up, or mlp" if at_least > 8 else "mlp"

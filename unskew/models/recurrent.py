@@ -33,7 +33,7 @@ def lstm_rows(
     """FedDif's first code base on Fashion-MNIST: two LSTM layers of 128 over the rows, last step -> C.
 
     216,330 parameters at the published 32x32x1 and C = 10.  `dropout`, between the two layers, is not in the paper.
-    `torch.func.vmap` has no batching rule for an LSTM: it runs the clients one after the other and warns.
+    `torch.func.vmap` has no batching rule for an LSTM: it runs clients one by one and warns.
     """
     # with a single row the recurrent weights would never be used
     channels, _, width = image("lstm_rows", input_shape, at_least=2)
@@ -96,9 +96,8 @@ def bilstm(
     """FedDW on IMDB: vectors of 128, dropout, LSTM of 128 both ways, dropout, 256 -> 128 ReLU per step, mean, 128 -> C.
 
     The linear layer 128 -> 128 between the mean and the head has no activation.  1,593,858 parameters at 10,000 words
-    and C = 2.  The mean is over all steps: padding counts, as in the published code.  With `length`
-    only that many of a text's tokens are read; None reads them all.  As with `lstm_rows`,
-    `torch.func.vmap` has no rule for it.
+    and C = 2.  The mean is over all steps: padding counts, as in the published code.  `length` limits the tokens read
+    of a text; None reads them all.  As with `lstm_rows`, `torch.func.vmap` has no rule for it.
 
     Raises:
         ConfigError: If the inputs are not sequences.
@@ -129,7 +128,7 @@ def char_lstm(
 ) -> Network:
     """Predict the token after each position: vectors of 8, an LSTM of 64, dropout, a linear layer.
 
-    Logits are (B, L, vocabulary).  With `hidden` of 256 and two `layers` the network of LEAF (S. Caldas et al., 2018)
+    Logits are (B, L, vocabulary).  With `hidden` of 256 and two `layers` it is LEAF's network (S. Caldas et al., 2018)
     for Shakespeare.  As with `lstm_rows`, `torch.func.vmap` has no rule for it.
 
     Raises:

@@ -1,8 +1,8 @@
 """ShuffleNet for small images, as used by FedDW.
 
 X. Zhang et al., "ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices".  For 32x32 the
-stem is a 1x1 convolution of stride 1 without pooling, and a ReLU follows the depthwise convolution, which has none in
-the paper.
+stem is a 1x1 convolution of stride 1 without pooling, and a ReLU follows the depthwise convolution, unlike in the
+paper.
 """
 
 from typing import Literal, final
@@ -30,8 +30,8 @@ class Shuffle(nn.Module):
 class Unit(nn.Module):
     """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1, beside a shortcut: (B, in, H, W) to (B, out, H / s, W / s).
 
-    With stride 1 the shortcut is the input and is added, so that out = in; with stride 2 it is a 3x3 average and is
-    concatenated, so that the residual has out - in maps.
+    With stride 1 the shortcut is the input and is added, so out = in.  With stride 2 it is a 3x3 average and is
+    concatenated, so the residual has out - in maps.
     """
 
     def __init__(

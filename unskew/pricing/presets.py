@@ -33,11 +33,11 @@ PRESETS = {
 def preset(name: str) -> PricingPreset:
     """A preset by name, or from a TOML file.
 
-    The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`: settings
-    that the tables leave out are taken from that preset, or from `paper`.
+    The file has up to three tables, [channel], [spectrum] and [energy], and may begin with `preset = "p001"`.  Settings
+    that the tables omit come from that preset, or from `paper`.
 
     Raises:
-        ConfigError: If there is no such name or file, or a setting in it is not known or not allowed.
+        ConfigError: If there is no such name or file, or a setting is unknown or not allowed.
     """
     if name in PRESETS:
         return PRESETS[name]

@@ -1,14 +1,14 @@
 """Prices a recorded run on the air: its ledger under a radio model.
 
-A channel is a pure function of its key, and the ledger says what went from where to where, so a run of any method can
-be priced under a cell it was never run in: bytes, Hertz-seconds, resource blocks, sub-frames, seconds, joules.
+A channel is a pure function of its key, and the ledger records every transfer.  So any run can be priced under a cell
+it was never run in: bytes, Hertz-seconds, resource blocks, sub-frames, seconds, joules.
 
 Order      An exchange (a hop of the ledger) takes three turns on the air: down, device to device, up.  Turns and
            exchanges follow each other; seconds are those on the air.
 Channel    A plan probes the channel by its own count of diffusion rounds, the ledger counts exchanges.  Here the
-           channel's hop is the number of exchanges of the round before this one in which a model went from device to
-           device: devices are placed anew after those, and FedDif's transfers meet the channel they were planned for.
-           A diffusion round without a move leaves no such exchange; where a method reports its hops, it counts.
+           channel's hop is the number of earlier exchanges in the round that moved a model between devices.  Devices
+           are placed anew after those, so FedDif's transfers meet the channel they were planned for.  A diffusion round
+           without a move leaves no such exchange, but counts where a method reports its hops.
 Ledgers    measured          the bytes of our wire, every message
            feddif_table3     P000's Table 3, 3.11 MB M (T + I): megabytes only
            feddif_subframes  P001's Table II: every model is 40e6 bits, a compressed one in proportion, and other
@@ -66,7 +66,7 @@ class Cost:
     numbers: Mapping[str, float]
 
     def whole(self, flow: str) -> float:
-        """The sum of a flow over the directions, 0 if the ledger does not say."""
+        """The sum of a flow over directions; 0 if the ledger does not say."""
         return sum(self.numbers.get(f"{flow}.{d}", 0.0) for d in TURNS)
 
 
@@ -80,7 +80,7 @@ def price(
 ) -> tuple[Cost, ...]:
     """Price trainings round by round.
 
-    This is a pure function: the order of rows does not matter, nor does anything else that is priced.
+    This is a pure function: neither row order nor anything else priced matters.
 
     Args:
         what: A run folder, or trainings in memory (`recorded.training`).  Bounds that pool the data are left out.
@@ -89,14 +89,13 @@ def price(
         energy: Power consumption of the devices.
         ledger: Rule for which messages count, and for how many bytes.
         model_bytes: Size of a plain model, for `feddif_subframes`: a smaller one counts in proportion, a larger one as
-            one.  For a run folder it is known; without it every model counts as one.
+            one.  A run folder has it; otherwise every model counts as one.
 
     Returns:
-        One entry for each method, seed and round in which something was sent or computed: trainings in their order,
-        rounds ascending.
+        One entry for each method, seed and round with transfers or training: trainings in order, rounds ascending.
 
     Raises:
-        RunError: If the folder is not a run, or a file is not as a run writes it.
+        RunError: If the folder is not a run, or one of its files is not a run's.
     """
     if isinstance(what, Path):
         run = read(what)

@@ -44,7 +44,7 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
 
 
 def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
-    """The first evaluated round in which each method and seed reached its target; None if it never did."""
+    """The first evaluated round in which each method and seed reached its target; None if never."""
     return {(m, s): first_reached(curve, wanted[s], run.headline) for (m, s), curve in run.curves.items()}
 
 
@@ -55,8 +55,8 @@ class CostSummary:
 
     Attributes:
         rows: Rows as in `unskew run --json`: method, setting, metric, mean, std (ddof 1) and the values of the seeds.
-            The headline metric, as `accuracy`, is the last round's; `to_target.X` is X until the target was reached,
-            over seeds that reached it.
+            The headline metric, as `accuracy`, is the last round's; `to_target.X` is X until the target, over seeds
+            that reached it.
         notes: Anything the rows leave out, in sentences.
     """
 
@@ -65,7 +65,7 @@ class CostSummary:
 
 
 def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = None) -> CostSummary:
-    """Means over seeds of the costs of a run's methods and of reaching a target; if unfinished, over those furthest.
+    """Means over seeds of a run's costs and of reaching a target; if unfinished, over the seeds furthest along.
 
     Raises:
         ConfigError: If the target is not valid (`targets`).

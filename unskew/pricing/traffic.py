@@ -1,4 +1,4 @@
-"""The traffic and work of a run as columns, from its folder or from rows in memory."""
+"""A run's traffic and work as columns, from its folder or from rows in memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,8 +49,8 @@ class CellTraffic:
 
     Attributes:
         sent: Its ledger.
-        work: Its local training; None where that was not recorded.
-        info: Models and passes by round, where the method reports them.
+        work: Its local training; None if not recorded.
+        info: Models and passes by round, if the method reports them.
         bound: "lower" or "pooled" for a reference that does not compete.
     """
 
@@ -69,7 +69,7 @@ def training(
     work: Iterable[Effort] | None = None,
     info: Mapping[int, Passes] | None = None,
 ) -> CellTraffic:
-    """A training from rows in memory, such as traces have them."""
+    """A training from rows in memory, as traces have them."""
     sent = [_transfer(t.round, t.hop, t.src, t.dst, t.kind, t.bytes) for t in transfers]
     done = None if work is None else Work(*_columns([(w.round, w.hop, w.client, w.examples) for w in work], 4))
     return CellTraffic(method, seed, Columns(*_columns(sent, 6)), done, info or {})
@@ -94,10 +94,9 @@ class RecordedRun:
         curves: (method, seed) -> {round: its value on the global test set}; empty where there is no global model.
         setting: The run's setting, as its table names it.
         model_bytes: Size of the plain model, four bytes per trainable parameter.
-        channel: The radio the run was made under; None if it had none.
+        channel: The run's radio; None if it had none.
         finished: True if the run finished.
-        other_channel: Name of a channel the run was made under that is no radio, and so has no price; None for links
-            that are all even.
+        other_channel: Name of the run's channel if it is no radio, and so has no price; None for even links.
     """
 
     folder: Path
@@ -116,7 +115,7 @@ def read(folder: Path) -> RecordedRun:
     """Read the traffic, work and accuracies of a run, finished or not.
 
     Raises:
-        RunError: If the folder is not a run, nothing in it ever travelled, or a file is not as a run writes it.
+        RunError: If the folder is not a run, nothing was ever sent, or one of its files is not a run's.
     """
     record = reader.read(folder)
     cells = [(c.method, c.seed) for c in record.cells]

@@ -1,4 +1,4 @@
-"""Latent diffusion models behind one interface: unskew's own, any Stable Diffusion pipeline, a user's own."""
+"""Latent diffusion models behind one interface: unskew's own, any Stable Diffusion pipeline, or yours."""
 
 import inspect
 import os
@@ -54,10 +54,10 @@ PRIORS = Registry(
 
 
 def check(source: str) -> None:
-    """Refuse code that is no prior; it is imported and not called.  Other names are left to `load`.
+    """Refuse code that is no prior; it is imported, not called.  Other names are left to `load`.
 
     Raises:
-        ConfigError: If `source` is module:attribute, and there is none or it is no prior; if an option is none.
+        ConfigError: If `source` is module:attribute and missing or no prior, or an option is invalid.
     """
     place, _ = _options(source)
     if _entry(place) == place and ":" in place:
@@ -70,13 +70,13 @@ def load(source: str = BUILT_IN, device: torch.device | str = "cpu") -> Prior:
     Args:
         source: "built-in"; a folder that `unskew prior train` wrote; a folder of a Stable Diffusion pipeline;
             hub:OWNER/NAME, which downloads one; one that an installed package registers; or module:attribute.  After a
-            pipeline ?tokens=4&size=64 are the tokens of an embedding and the height and width of images.
+            pipeline, ?tokens=4&size=64 gives an embedding's tokens and the images' height and width.
         device: Device that it computes on.
 
     Raises:
         ConfigError: If the extra [diffusion] is needed and missing, an option or the pipeline does not fit, there is no
-            prior of that name, or one of a user's own is none.
-        DataError: If there is no prior at that place, or its files are damaged.
+            prior of that name, or your own is no prior.
+        DataError: If there is no prior there, or its files are damaged.
     """
     place, options = _options(source)
     entry = _entry(place)

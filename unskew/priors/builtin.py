@@ -1,19 +1,19 @@
-"""The built-in prior: a small latent diffusion model of grey 32 x 32 images that comes with unskew.
+"""The built-in prior: a small latent diffusion model of grey 32 x 32 images.
 
 R. Rombach, A. Blattmann, D. Lorenz, P. Esser, B. Ommer, "High-Resolution Image Synthesis with Latent Diffusion Models",
 CVPR 2022, for the arrangement: an autoencoder, a denoiser in its latent space that attends to a prompt, and classifier-
-free guidance (J. Ho, T. Salimans, 2021).  Networks of that kind have 10^9 parameters; this one has 8.3 x 10^5, so that
-a federation of five clients is inverted and sampled in a minute on one core.
+free guidance (J. Ho, T. Salimans, 2021).  Such networks have 10^9 parameters; this one has 8.3 x 10^5, so one core
+inverts and samples a federation of five clients in a minute.
 
 Notation   x      image in [0, 1], (1, 32, 32)
            z      latent, (4, 8, 8), standardised per channel over the public data
            v      embedding, (64,): the sum of the rows of a caption's words
            p      the row of "a photo of"; the denoiser attends to the two tokens [p, v]
-Departures Instead of a text encoder there is a table of words, trained with the denoiser.  A sum of words lies where a
-           caption lies, so a learned embedding can only go where trained ones lie.
-           v also scales and shifts every residual block (FiLM): attention to two tokens by itself conveys little.
+Departures A table of words, trained with the denoiser, replaces the text encoder.  A sum of words lies where a caption
+           lies, so a learned embedding can only go where trained ones lie.  v also scales and shifts every residual
+           block (FiLM): attention to two tokens alone conveys little.
 
-`unskew.priors.train` is its training; weights/builtin.json records the data and the result.
+`unskew.priors.train` trains it; weights/builtin.json records the data and the result.
 """
 
 import hashlib
@@ -47,9 +47,9 @@ CARD, WEIGHTS = "builtin.json", "builtin.safetensors"
 
 
 def alpha_bar() -> Tensor:
-    """Share of the signal's variance that is left at each time, (STEPS,): half a cosine.
+    """Share of the signal's variance left at each time, (STEPS,): half a cosine.
 
-    The ends are cut, at 0.9996 and 0.001: a first step of DDIM divides by the root of the last.
+    The ends are cut at 0.9996 and 0.001: DDIM's first step divides by the root of the last.
     """
     return torch.cos(torch.linspace(0.02, 1.539, STEPS, dtype=torch.float64)).square().float()
 
@@ -69,7 +69,7 @@ def encoder() -> nn.Sequential:
 
 
 def decoder() -> nn.Sequential:
-    """Latents (N, 4, 8, 8) as the encoder gives them to images (N, 1, 32, 32)."""
+    """Latents (N, 4, 8, 8), as the encoder gives them, to images (N, 1, 32, 32)."""
     return nn.Sequential(
         nn.Conv2d(LATENT[0], 64, 3, 1, 1),
         nn.SiLU(),
@@ -178,10 +178,10 @@ def waves(times: Tensor) -> Tensor:
 
 
 class Networks(nn.Module):
-    """Everything that is trained and stored: both halves of the autoencoder, denoiser, words, scaling of latents.
+    """Everything trained and stored: both halves of the autoencoder, denoiser, words, scaling of latents.
 
-    Colour images have the pretrained autoencoder of `unskew.priors.taesd`.  `mean` and `std` (C, 1, 1) standardise
-    latents; `reach` bounds them, (): no public image has a larger one.
+    Colour images use the pretrained autoencoder of `unskew.priors.taesd`.  `mean` and `std` (C, 1, 1) standardise
+    latents; `reach`, (), bounds them: no public image has a larger one.
     """
 
     def __init__(self, words: int, image_shape: tuple[int, int, int] = IMAGE) -> None:
@@ -209,7 +209,7 @@ class BuiltIn(Denoising):
 
     Attributes:
         networks: Networks in evaluation mode, frozen.
-        words: Words of the table, in the order of its rows.
+        words: The table's words, in the order of its rows.
         sha256: SHA-256 of the file they were read from.
         alpha_bar: abar, (times,).
         reach: Bound of latents.
@@ -249,7 +249,7 @@ class BuiltIn(Denoising):
         return torch.cat([self.networks.decoder(part) for part in torch.split(raw, self.at_once)]).clamp(0, 1)
 
     def start(self, noun: str | None = None) -> Tensor:
-        """Row of a noun, (64,); without one, or if the table lacks it, that of "thing", which fits any image."""
+        """Row of a noun, (64,); if there is none, or the table lacks it, that of "thing", which fits any image."""
         row = self.words.index(noun if noun in self.words and noun not in (PHOTO, NULL) else THING)
         return self.networks.words.weight[row].clone()
 
@@ -269,10 +269,10 @@ class BuiltIn(Denoising):
 
 # ---------------------------------------------------------------- reading
 def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -> BuiltIn:
-    """The prior that comes with unskew, or one that `unskew prior train` wrote to `folder`.
+    """The built-in prior, or one that `unskew prior train` wrote to `folder`.
 
     Raises:
-        DataError: If the weights or their card are missing, or the weights are not those the card names.
+        DataError: If the weights or their card are missing, or the card names other weights.
     """
     place = Path(__file__).parent / "weights" if folder is None else user_path(folder)
     card, file = read_card(place), place / WEIGHTS
@@ -305,7 +305,7 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
 
 
 def read_card(folder: Path | None = None) -> dict[str, Any]:
-    """The card of the prior in `folder`: data, hashes, training, licence, and how to make it again.
+    """The card of the prior in `folder`: data, hashes, training, licence, and how to reproduce it.
 
     Raises:
         DataError: If there is no card, or it is not valid.

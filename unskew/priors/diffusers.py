@@ -3,15 +3,15 @@
     FOLDER            a pipeline that `diffusers` saved: model_index.json and a folder for each part
     hub:OWNER/NAME    the same from the Hugging Face hub; downloaded, and kept in its cache (HF_HOME)
 
-Weights are read from safetensors only: a checkpoint that is a pickle runs code when it is opened.  No code that lies
-beside the weights is run either.
+Weights are read from safetensors only, as opening a pickled checkpoint runs code.  Code beside the weights is not run
+either.
 
 Notation   p      encoded prompt "a photo of", (77, d);  v  embedding, L tokens of d numbers, as one vector (L d,)
            The denoiser attends to [p; v], 77 + L tokens, as in FedDistr's equations.
-Departures Textual inversion proper learns an input of the text encoder; this, like FedDistr, learns an output beside
-           its own.  The empty prompt of guidance gets L copies of its last token, so that both have one length.
-           Pipelines that predict the velocity (Stable Diffusion 2) are inverted by the error of the velocity, which
-           is what they were trained on: that of the noise divided by abar.
+Departures Textual inversion proper learns an input of the text encoder; this, like FedDistr, learns an extra output.
+           The empty prompt of guidance gets L copies of its last token, so both have one length.  Pipelines that
+           predict the velocity (Stable Diffusion 2) are inverted by the velocity's error, as they were trained: the
+           noise's error divided by abar.
 Not tried  Published weights, and half precision on a GPU: neither was available.  Tests build a small pipeline.
 """
 
@@ -50,7 +50,7 @@ def load(
 
     Raises:
         ConfigError: If the extra is not installed, the source is another pipeline, or `size` does not fit.
-        DataError: If there is nothing at that place, it has no weights in safetensors, or it cannot be read.
+        DataError: If there is nothing there, it has no weights in safetensors, or it cannot be read.
     """
     name = str(source)
     from_hub = name.startswith("hub:")
@@ -170,7 +170,7 @@ class Diffusers(Denoising):
         return (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
 
     def start(self, noun: str | None = None) -> Tensor:
-        """Mean of the text encoder's output at a noun's tokens, L times, (width,); without a noun, that of "thing"."""
+        """Mean of the text encoder's output at a noun's tokens, L times, (width,); by default the noun "thing"."""
         ids = self.pipeline.tokenizer(noun or THING, add_special_tokens=False)["input_ids"]
         # The first token marks the beginning of the text.
         words = _text(self.pipeline, noun or THING)[1 : 1 + len(ids)]

@@ -1,9 +1,8 @@
-"""The interface of a latent diffusion model that serves as a prior, and the learning of embeddings from images.
+"""The interface of a latent diffusion model used as a prior, and how embeddings are learned from images.
 
-An embedding takes the place of a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image
-is Worth One Word", ICLR 2023): the model stays as it is, and the embedding moves to where the model predicts the noise
-in a client's images best.  FedDistr learns one for each cluster of each client's images.  Equation numbers are this
-file's.
+An embedding replaces a prompt's words.  It is learned by "textual inversion" (R. Gal et al., "An Image is Worth One
+Word", ICLR 2023): the model stays fixed, and the embedding moves to where the model best predicts the noise in a
+client's images.  FedDistr learns one for each cluster of each client's images.  Equation numbers are this file's.
 
 Notation   z      latent of an image;  eps  Gaussian noise;  t  time, 0 .. T-1;  v  embedding, (width,)
            abar   share of the signal's variance that is left at time t, falling
@@ -15,9 +14,9 @@ Sampling   z0  = (z_t - sqrt(1 - abar_t) e) / sqrt(abar_t)                      
            e   = e_null + guidance (e_v - e_null)                                                   (5)
 
 All clusters of all clients are inverted in one batch.  The loss is a sum over clusters and Adam works entry by entry,
-so they do not influence each other.  Times and noise come from a key that the server gives, the same for every cluster,
-and every cluster starts at the same place: embeddings of similar images therefore end near each other, which is what
-FedDistr's alignment measures.
+so they do not influence each other.  Times and noise come from the server's key, the same for every cluster, and every
+cluster starts at the same place.  Embeddings of similar images therefore end near each other, which FedDistr's
+alignment measures.
 """
 
 import math
@@ -43,7 +42,7 @@ class Prior(Protocol):
         image_shape: (channels, height, width) of an image, values in [0, 1].
         times: Steps of the diffusion, T.
         lr: Learning rate suited to the size of its embeddings.
-        at_once: Largest number of latents to pass through it together.
+        at_once: Most latents to pass through it together.
     """
 
     @property
@@ -64,7 +63,7 @@ class Prior(Protocol):
     def device(self) -> torch.device: ...  # noqa: D102
 
     def encode(self, images: Tensor) -> Tensor:
-        """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1], brought to size by `fitted`."""
+        """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1], prepared by `fitted`."""
         ...
 
     def decode(self, latents: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class Prior(Protocol):
         ...
 
     def start(self, noun: str | None = None) -> Tensor:
-        """The start of an embedding, (width,): that of a noun, or one that suits any image."""
+        """The start of an embedding, (width,), for a noun, or one that suits any image."""
         ...
 
     def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ class Prior(Protocol):
         Args:
             embeddings: (K, width).
             count: Number of images of each embedding.
-            key: Source of the noise that images begin with; that of embedding k depends on the key and k only.
+            key: Source of the images' first noise; embedding k's depends on the key and k only.
             guidance: Guidance scale; 1 is none, None is the prior's default.
             steps: Steps of DDIM; None is the prior's default.
 
@@ -118,16 +117,16 @@ def invert(
 ) -> Tensor:
     """Learn an embedding for each cluster of latents, all clusters in one batch; (K, width), on the CPU.
 
-    Up to rounding, a cluster's embedding depends only on its own latents, the key and the configuration, not on the
-    other clusters or on their number.
+    Up to rounding, a cluster's embedding depends only on its own latents, the key and the configuration, not on other
+    clusters or their number.
 
     Args:
-        prior: The prior; its weights stay as they are.
+        prior: The prior; its weights stay fixed.
         clusters: Latents of each cluster, (n_k, *latent_shape); clusters of several clients may be mixed.
         key: Source of times and noise; it must be the same on all clients.
         steps: Steps of Adam.
         batch_size: Images of each cluster in a step.
-        lr: Learning rate until half of the steps, then half a cosine to 0; None takes the prior's own.
+        lr: Learning rate for half of the steps, then half a cosine to 0; None takes the prior's.
 
     Raises:
         DivergedError: If an embedding became NaN or infinite; says which cluster.
@@ -188,10 +187,10 @@ def _draw(prior: Prior, key: Key, b: int) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------- distance
 @torch.no_grad()
 def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> Tensor:
-    """Difference between the noise predicted under two embeddings, (K, K): Euclidean, over fixed public latents.
+    """Euclidean distance of the noise predicted under two embeddings, (K, K), over fixed public latents.
 
-    Unlike the distance between the vectors, it ignores directions that change nothing.  The probes are Gaussian latents
-    at times from 0.3 T on, where they look like noisy images; the same key gives the same probes.
+    Unlike the vectors' distance, it ignores directions that change nothing.  The probes are Gaussian latents at times
+    from 0.3 T on, where they look like noisy images; the same key gives the same probes.
 
     Raises:
         DataError: If an embedding has another width or is not finite.
@@ -235,9 +234,9 @@ def ddim(
     reach: float | None,
     at_once: int,
 ) -> Tensor:
-    """Latents (K, count, *latent_shape) by DDIM without noise on the way (eq. 3 to 5).
+    """Latents (K, count, *latent_shape) by DDIM without added noise (eq. 3 to 5).
 
-    The noise that embedding k begins with depends on the key and on k only.
+    Embedding k's first noise depends on the key and k only.
 
     Args:
         denoise: Noise in latents (n, ...) under embeddings (n, width), or under the empty prompt, at times (n,).
@@ -278,9 +277,9 @@ def ddim(
 
 
 class Denoising:
-    """Prediction and sampling of a prior that predicts noise; its attributes are those of `ddim`, `steps` its default.
+    """Prediction and sampling for a prior that predicts noise; attributes as in `ddim`, with `steps` as default.
 
-    `denoised(z, v, times)` is the noise in latents (n, ...) under embeddings (n, width) or, of None, the empty prompt.
+    `denoised(z, v, times)` is the noise in latents (n, ...) under embeddings (n, width) or, for None, the empty prompt.
     """
 
     def predict(self: Any, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
@@ -318,7 +317,7 @@ def checked_embeddings(embeddings: Tensor, width: int, what: str = "embeddings")
 
 
 def how_fitted(shape: Sequence[int], image_shape: tuple[int, int, int]) -> str | None:
-    """Description of what `fitted` does to images of `shape` (C, H, W); None if it does nothing.
+    """Say what `fitted` does to images of `shape` (C, H, W); None if nothing.
 
     Raises:
         DataError: If images of that shape cannot be brought to the prior's.
@@ -352,10 +351,10 @@ def how_fitted(shape: Sequence[int], image_shape: tuple[int, int, int]) -> str |
 
 
 def fitted(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
-    """Images (N, C, H, W) in [0, 1] brought to `image_shape`; `how_fitted` says how.
+    """Images (N, C, H, W) in [0, 1] in `image_shape`; `how_fitted` says how.
 
-    A side that differs by 2 or 4 pixels is padded with black or cut, otherwise it is resized, so that 28 x 28 and 32 x
-    32 keep their pixels in both directions.
+    A side that differs by 2 or 4 pixels is padded with black or cut, others are resized, so 28 x 28 and 32 x 32 keep
+    their pixels both ways.
 
     Raises:
         DataError: If the images have another shape, or a value outside [0, 1] or not finite.

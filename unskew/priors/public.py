@@ -1,19 +1,19 @@
-"""The public images that the built-in prior is trained on, each with a caption of a few words.
+"""The public images that train the built-in prior, each with a short caption.
 
     handwritten digits   MNIST's training part, once as it is and every second image once more, changed
     garments             every second image of Fashion-MNIST's training part, without sandals and bags, half changed
     glyphs               0-9, A-Z, a-z in the 20 faces of `unskew.data.fonts`, all changed
 
-The rest is left out so that the prior can be tried on images it has not seen: the other half of Fashion-MNIST and two
-of its classes, USPS, scikit-learn's digits.  MNIST-M does not qualify, because its digits are MNIST's.
+The rest is left out to test the prior on unseen images: the other half of Fashion-MNIST and two of its classes, USPS,
+scikit-learn's digits.  MNIST-M does not qualify: its digits are MNIST's.
 
-A change is drawn for each image and named in its caption: "seven handwritten large blurred".  Thanks to these
-words a single vector can later describe images the model has never seen, such as coarse, bold or inverted ones.  A noun
-also has eight nameless words, one for each cluster of its images' thumbnails: the ways of writing a seven.
+A change is drawn for each image and named in its caption: "seven handwritten large blurred".  With these words one
+vector can describe unseen images, such as coarse, bold or inverted ones.  A noun also has eight nameless words, one for
+each cluster of its images' thumbnails: the ways of writing a seven.
 
-Letters are drawn here, from Matplotlib's outlines and without a rasteriser of fonts: a pixel's grey is the part of its
-16 points that lie inside.  Digits would be enough for digits, but with letters the model has 44 nouns instead of 18,
-and a noun that it lacks lies between those that it has.
+Letters are drawn here, from Matplotlib's outlines and without a font rasteriser: a pixel's grey is the share of its 16
+points inside.  Digits would be enough for digits, but with letters the model has 44 nouns instead of 18, and a missing
+noun lies between known ones.
 """
 
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class Sizes:
 
 
 def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tuple[Captioned, dict[str, Any]]:
-    """The public images, and what a card says of them.
+    """The public images, and their description for a card.
 
     Args:
         data_dir: Folder of mnist and fashion_mnist, as in `unskew.data.sources.load`.
@@ -141,10 +141,10 @@ def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tup
 
 
 def pictures(source: str, data_dir: Path | str | None, key: Key) -> tuple[Captioned, dict[str, Any]]:
-    """The training images of a data set in colour and their mirror images, a noun for each class; and for the card.
+    """A colour data set's training images and their mirror images, a noun for each class; and text for the card.
 
     Raises:
-        DataError: As in `load`, or if they are no images in colour of known black and white.
+        DataError: As in `load`, or if they are no colour images of known black and white.
     """
     data = load(source, data_dir)
     if len(data.input_shape) != 3 or data.input_shape[0] != 3:
@@ -272,9 +272,9 @@ def _face_styles(face: str) -> Tensor:
 
 
 def glyphs(face: Tensor, character: Tensor) -> Tensor:
-    """Characters drawn light on dark, uint8 (N, 1, 32, 32); a pair that occurs again is drawn once.
+    """Characters drawn light on dark, uint8 (N, 1, 32, 32); a repeated pair is drawn once.
 
-    A capital is about 19 pixels high; a character stands in the middle, whatever its place on the line.
+    A capital is about 19 pixels high; a character is centred, whatever its place on the line.
 
     Args:
         face: Index into `unskew.data.fonts.FACES`, (N,).

@@ -63,7 +63,7 @@ def fill(encoder: nn.Module, decoder: nn.Module, file: Path) -> None:
     """Read the published weights of both halves from an npz file.
 
     Raises:
-        DataError: If the file cannot be read, or holds others.
+        DataError: If the file cannot be read, or holds other weights.
     """
     with archive_of(user_path(file)) as archive:
         tensors = {name: torch.from_numpy(t) for name, t in archive.items()}

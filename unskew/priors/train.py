@@ -8,7 +8,7 @@
                   fast; the exponential average of the weights is kept
 
 Everything is drawn from one seed.  The same seed, data, PyTorch, kind of processor and number of threads give the same
-file to the byte; on other machines sums are rounded differently and a file of equal quality comes out.
+file to the byte; elsewhere sums round differently and give a file of equal quality.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ EVERY = 500  # steps after which the state of a training is written
 
 @dataclass(frozen=True)
 class PriorTraining:
-    """Settings of the training of the two parts; the defaults produced the file that comes with unskew."""
+    """Settings of both trainings; the defaults produced unskew's file."""
 
     autoencoder_steps: Annotated[int, Ge(1)] = 1200
     autoencoder_batch: Annotated[int, Ge(1)] = 128
@@ -60,16 +60,16 @@ def train(
     autoencoder: Path | None = None,
     state: Path | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
-    """Train both parts, or the second in the latents of a pretrained first; the file's bytes, and its card.
+    """Train both parts, or the second on a pretrained first; return the file's bytes and its card.
 
     Args:
         data: Images with captions (`unskew.priors.public`).
-        about: What the card says of them.
+        about: Their description for the card.
         seed: Root of all randomness.
         training: Settings of the training.
         say: Called now and then with a line on progress.
         autoencoder: File of `taesd.read`, for images in colour.
-        state: File that the denoiser's training goes on from, if it is there, and is written to.
+        state: File that the denoiser's training is saved to, and continued from if it exists.
 
     Raises:
         DivergedError: If a loss became NaN or infinite.

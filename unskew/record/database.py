@@ -1,12 +1,12 @@
 """The database of a run, `run.sqlite`: a table for each kind of row, and the position of the last checkpoint.
 
-One process writes it, under the lock of the run's folder.  A checkpoint ends a transaction, so that a process that was
-killed leaves what the last one left; rows that came after a checkpoint are removed when the run goes on.  The journal
-is SQLite's plain one, which needs no shared memory.  Whoever reads sees what the last transaction left.
+One process writes it, under the lock of the run's folder.  A checkpoint ends a transaction, so a killed process leaves
+the last checkpoint; later rows are removed when the run goes on.  The journal is SQLite's plain one, which needs no
+shared memory.  Readers see the last transaction.
 
 Numbers of single clients are one row for each round and metric: `client`, `value` and `weight` are then arrays, as
-bytes (int64 and float64, little-endian).  A folder may come from somebody else: a database that has other tables,
-triggers or views, links, or another process's journal is refused before anything is read.
+bytes (int64 and float64, little-endian).  A folder may come from somebody else: a database with other tables, triggers
+or views, links, or another process's journal is refused before anything is read.
 """
 
 import hashlib
@@ -86,17 +86,17 @@ def new(path: Path) -> None:
 
 
 def columns(table: str) -> tuple[str, ...]:
-    """The columns of a table, without the number of its row."""
+    """The columns of a table, without the row number."""
     return tuple(column.partition(" ")[0] for column in (*CELL, *TABLES[table]))
 
 
 # ---------------------------------------------------------------- reading
 class MetricOfRound(NamedTuple):
-    """A row of the table of metrics: a number, or the numbers of single clients, a row each.
+    """A row of the metrics table: one number, or numbers of single clients, a row each.
 
     Attributes:
-        client: The clients' numbers; None for a number that is of all.
-        clients: Clients over which a number is, and all that were evaluated, where these are more.
+        client: The clients' numbers; None for a number over all.
+        clients: Clients behind a number, and all that were evaluated, where these are more.
         at: When it was written, seconds since 1970.
     """
 
@@ -116,8 +116,8 @@ def opened(folder: Path) -> Iterator[sqlite3.Connection]:
     """The database of a run to read from, whether or not another process writes it.
 
     Raises:
-        RunError: If there is none, or it is no database of a run of this version, is damaged, or, of a finished run, is
-            not as it was written.
+        RunError: If it is missing, damaged, or no database of a run of this version, or if a finished run's was
+            changed.
     """
     path = folder / FILE
     with refusing(path), closing(connect(path, "query_only = ON")) as connection:
@@ -127,7 +127,7 @@ def opened(folder: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, and those of the disk, into a sentence on the database."""
+    """Turn errors of SQLite and the disk into a sentence on the database."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -136,9 +136,9 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def select(connection: sqlite3.Connection, table: str, where: str = "1", *values: object) -> Iterator[dict[str, Any]]:
-    """Rows of a table, in the order written, as they were given; what is not there is left out.
+    """Rows of a table as they were given, in the order written; missing fields are left out.
 
-    `where` is SQL of ours, and `values` are for its question marks.
+    `where` is our own SQL, with `values` for its question marks.
     """
     if table == "metrics":
         yield from itertools.chain.from_iterable(map(expanded, metrics(connection, where, *values)))
@@ -150,7 +150,7 @@ def select(connection: sqlite3.Connection, table: str, where: str = "1", *values
 
 
 def metrics(connection: sqlite3.Connection, where: str = "1", *values: object) -> Iterator[MetricOfRound]:
-    """Rows of the table of metrics, arrays where they are of single clients."""
+    """Rows of the metrics table; those of single clients hold arrays."""
     stored = itertools.chain.from_iterable(_pages(connection, "metrics", where, values))
     for _, method, seed, t, name, value, weight, client, clients, at in stored:
         if client is not None:
@@ -184,7 +184,7 @@ def _pages(
 
 
 def rows(folder: Path, table: str, where: str = "1", *values: object) -> Iterator[dict[str, Any]]:
-    """Rows of a table of a run, as `select` has them.
+    """Rows of a run's table, as `select` gives them.
 
     Raises:
         RunError: As `opened`.
@@ -194,7 +194,7 @@ def rows(folder: Path, table: str, where: str = "1", *values: object) -> Iterato
 
 
 def as_written(folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of the table of metrics as `write` takes them, those of single clients together."""
+    """Rows of the metrics table as `write` takes them, single clients' together."""
     with opened(folder) as connection:
         yield from (m._asdict() for m in metrics(connection))
 
@@ -207,7 +207,7 @@ def position(folder: Path) -> str | None:
 
 
 def sha256(folder: Path) -> str:
-    """The hash of the database of a run that has ended."""
+    """The hash of a finished run's database."""
     with readable(folder / FILE) as file:
         content = hashlib.sha256()
         while piece := file.read(1 << 20):
@@ -216,7 +216,7 @@ def sha256(folder: Path) -> str:
 
 
 def connect(path: Path, *pragmas: str, longest: int | None = None) -> sqlite3.Connection:
-    """A database that is there, whose folder may be somebody else's."""
+    """Connect to an existing database, in a folder that may be somebody else's."""
     _require_own(path)
     where = f"file:{quote(str(path.absolute()))}?mode=rw"  # a journal that a killed process left is rolled back
     connection = sqlite3.connect(where, uri=True, isolation_level=None, timeout=60.0, check_same_thread=False)
@@ -282,7 +282,7 @@ _SOUND: dict[Path, tuple[int, ...]] = {}
 
 # ---------------------------------------------------------------- writing
 def encoded(table: str, given: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """Rows as they are stored; numbers of single clients are lists of them, one row for all."""
+    """Rows as stored; numbers of single clients become lists, one row for all."""
     if table == "metrics":
         return ((*_number_or_numbers(row), row.get("at", time.time())) for row in given)
     names = columns(table)
@@ -317,7 +317,7 @@ class Database:
         marks: The tables as the last checkpoint left them; rows that came later are removed.
 
     Raises:
-        RunError: If a table is not as the checkpoint left it, or the database is none of a run.
+        RunError: If a table is not as the checkpoint left it, or this is no database of a run.
     """
 
     def __init__(self, folder: Path, marks: Mapping[str, Mark]) -> None:
@@ -363,7 +363,7 @@ class Database:
             self._counts[table] += len(stored)
 
     def select(self, table: str, where: str = "1", *values: object) -> Iterator[dict[str, Any]]:
-        """Rows of a table, those of this transaction among them."""
+        """Rows of a table, including this transaction's."""
         return select(self._connection, table, where, *values)
 
     def count(self, table: str) -> int:
@@ -371,11 +371,11 @@ class Database:
         return self._counts[table]
 
     def marks(self) -> dict[str, Mark]:
-        """Return the number and hash of the rows of each table that is not empty."""
+        """Return the number and hash of each table's rows, empty tables left out."""
         return {n: Mark(count, self._hashes[n].hexdigest()) for n, count in self._counts.items() if count}
 
     def commit(self, position: str | None = None) -> None:
-        """End the transaction, and with a position the work up to a checkpoint: it survives a power cut."""
+        """End the transaction; with a position, at a checkpoint that survives a power cut."""
         if position is not None:
             self._begin()
             self._connection.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (position,))
@@ -389,7 +389,7 @@ class Database:
             self.commit()
 
     def close(self) -> None:
-        """Close it; what was not committed is gone."""
+        """Close it; uncommitted rows are lost."""
         self._connection.close()
 
     def _begin(self) -> None:
@@ -414,7 +414,7 @@ def write(folder: Path, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> No
 
 
 def copy(folder: Path, to: Path, position: str) -> None:
-    """Copy the database of a run as its last transaction left it, for another run that stands at this position.
+    """Copy a run's database as of its last transaction, for another run at this position.
 
     Raises:
         RunError: As `opened`.

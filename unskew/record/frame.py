@@ -1,7 +1,6 @@
-"""A run's numbers as one tidy frame: method, seed, round, name, value, weight, and client where it is of a single one.
+"""A run's numbers as one tidy frame: method, seed, round, name, value, weight, and client for a single client's.
 
-It holds the rows of the table of metrics as they were written, which has those of single clients together; `rows` and
-`columns` have each by itself.
+It holds the rows of the metrics table as written, single clients' together; `rows` and `columns` give each by itself.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -45,15 +44,15 @@ class Numbers:
             return cls(metrics(connection))
 
     def where(self, holds: Callable[[MetricOfRound], object]) -> "Numbers":
-        """The numbers of which this holds."""
+        """The numbers that satisfy a condition."""
         return Numbers(filter(holds, self.numbers))
 
     def prefixed(self, prefix: str) -> "Numbers":
-        """The same numbers of methods whose labels begin so."""
+        """The same numbers, with method labels that begin so."""
         return Numbers(n._replace(method=prefix + n.method) for n in self.numbers)
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
-        """A row for each number, in the order written, but where single clients are more than `most`."""
+        """A row for each number, in the order written, except where single clients are more than `most`."""
         few = (n for n in self.numbers if most is None or n.client is None or len(n.client) <= most)
         return list(chain.from_iterable(map(expanded, few)))
 
@@ -72,7 +71,7 @@ class Numbers:
         return self._series.keys()
 
     def names(self, method: str | None = None, seed: int | None = None) -> tuple[str, ...]:
-        """Names of the numbers of all clients that a method has, or any, under a seed, or any."""
+        """Names of the numbers over all clients, of one method or any, under one seed or any."""
         names = (name for m, s, name in self._series if method in (None, m) and seed in (None, s))
         return tuple(dict.fromkeys(names))
 
@@ -88,7 +87,7 @@ class Numbers:
         return rounds
 
     def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
-        """The rounds in which the part that a metric is measured on was evaluated, whether it is defined or not."""
+        """The rounds in which a metric's part was evaluated, even where the metric is not defined."""
         return self._evaluated.get((method, seed, name.partition(".")[0]), ())
 
     @cached_property
@@ -99,11 +98,11 @@ class Numbers:
         return last
 
     def reached(self, method: str, seed: int) -> int:
-        """The last round that has a number of all clients; 0 if there is none."""
+        """The last round with a number over all clients; 0 if there is none."""
         return self._reached.get((method, seed), 0)
 
     def few(self, name: str, *methods: str) -> list[tuple[int, int]]:
-        """Clients over which the last number is, and all, where these are more; of these methods, or of all."""
+        """Clients behind the last number, and all, where these are more; of these methods, or of all."""
         last = {(n.method, n.seed): n.clients for n in self.numbers if n.name == name and n.client is None}
         return [(few[0], few[1]) for (m, _), few in last.items() if few is not None and (m in methods or not methods)]
 
@@ -119,7 +118,7 @@ class Numbers:
         return last
 
     def clients(self, method: str, seed: int, name: str, column: str = "value") -> Mapping[int, float]:
-        """{client: value, or weight} after the last round that has them, clients ascending; empty if there is none."""
+        """{client: value, or weight} of the last round that has them, clients ascending; empty if none has."""
         at = (method, seed, name, column)
         if at not in self._by_client:
             of: list[Any] = self._of_clients.get((method, seed, name), [])
@@ -130,11 +129,11 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """The headline of each test row under its client's own model.
+    """Each test row's headline under its client's own model.
 
     Attributes:
-        by_client: {client: what is drawn by chance, for each row, and the row's value}.  A row's patient is drawn, by
-            its number, or the row itself, by its own in the data; the values' mean is the client's headline.
+        by_client: {client: the sampling unit of each row, and the row's value}.  The unit is the row's patient, by
+            number, or the row itself, by its number in the data.  The values' mean is the client's headline.
         ranked: True for an AUROC's values, which are DeLong's.
     """
 

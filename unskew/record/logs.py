@@ -1,4 +1,4 @@
-"""Documents of a run, which are JSON, and words on its rows, which `unskew.record.database` keeps."""
+"""A run's JSON documents, and words on its rows, which `unskew.record.database` keeps."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Bound = Literal["lower", "pooled"]
 
 # ---------------------------------------------------------------- rows
 class DivergedRow(TypedDict):
-    """A method that diverged under a seed: in which round, and how that was noticed."""
+    """A method that diverged under a seed: in which round, and how it was noticed."""
 
     method: str
     seed: int
@@ -33,12 +33,12 @@ class DivergedRow(TypedDict):
 
 
 def why_diverged(row: Mapping[str, object]) -> str:
-    """A method's divergence as an error says it."""
+    """A method's divergence, as an error says it."""
     return f"{row['method']}, seed {row['seed']}: {row['reason']}"
 
 
 def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
-    """Refuse a run's results where they are needed of every method under every seed.
+    """Refuse a run's results if a method diverged under some seed.
 
     Raises:
         DivergedError: Of the first that diverged.
@@ -50,7 +50,7 @@ def require_none_diverged(diverged: Sequence[DivergedRow]) -> None:
 
 
 def deployed(folder: Path, command: str) -> bool:
-    """True if the run in a folder, begun by `command`, is one over a network, whose clients hold data of their own."""
+    """True if the run in a folder, begun by `command`, is over a network, where clients hold their own data."""
     if command.startswith("unskew fed"):
         return True
     return (folder / database.FILE).exists() and any(database.rows(folder, "network", "id = 1"))
@@ -68,7 +68,7 @@ VIRTUAL_CLOCK = "clock"
 
 
 def gap_name(part: str, measure: str) -> str:
-    """Name of the difference of the clients that trained to those of `part`, which came after training.
+    """Name of the difference between clients that trained and those of `part`, which came afterwards.
 
     >>> gap_name(SERVED, "accuracy"), gap_name(ADAPTED, "accuracy")
     ('gap.accuracy', 'gap_adapted.accuracy')
@@ -81,7 +81,7 @@ def document(path: Path) -> dict[str, Any]:
     """A JSON object of a run.
 
     Raises:
-        RunError: If it cannot be read, or is none.
+        RunError: If it cannot be read, or is no JSON object.
     """
     try:
         content = json.loads(read_text(path))
@@ -94,7 +94,7 @@ def document(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Turn whatever goes wrong with documents that are not as a run writes them into a sentence."""
+    """Turn any error in documents that no run writes so into a sentence."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -139,7 +139,7 @@ def plain(value: object) -> str:
 
 
 def described(split: Mapping[str, object]) -> str:
-    """A split in words: its name, and its parameters but for the number of clients and the least that each has.
+    """A split in words: its name and parameters, but not the number of clients or the least each has.
 
     >>> described({"name": "dirichlet", "alpha": 0.1, "num_clients": 20})
     'dirichlet(alpha=0.1)'

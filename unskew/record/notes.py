@@ -1,4 +1,4 @@
-"""Notes on a run, in sentences: settings and data that may not be what was meant, and what methods warned of."""
+"""Notes on a run, in sentences: settings and data that may not be as meant, and methods' warnings."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
 
 
 def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
-    """Notes from before a run as sentences; the label of a method stays as it is."""
+    """Notes from before a run as sentences; method labels stay as they are."""
     labels = tuple(f"{method}: " for method in methods)
     for text in texts:
         sentence = text if text.startswith(labels) else beginning(text)
@@ -18,9 +18,9 @@ def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
 
 
 def of_warnings(warned: Iterable[tuple[str, str, int, int]]) -> Iterator[str]:
-    """Warnings, each (method, text, seed, round), once for methods that have the same.
+    """Warnings, each (method, text, seed, round); methods with the same one share it.
 
-    Of those that differ in numbers alone, as seeds make them, there is the first.
+    Of those that differ only in numbers, as between seeds, only the first is kept.
     """
     alike: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
     for method, text, seed, at in warned:

@@ -1,7 +1,7 @@
 """Reads a run folder into values.
 
-What differs from what a run writes is refused, naming the file.  Not yet to be finished is no error, and a damaged
-forecast, on which no result depends, is left out and named.
+A file that no run writes so is refused by name.  An unfinished run is no error.  A damaged forecast, on which no result
+depends, is left out and named.
 """
 
 import functools
@@ -49,10 +49,10 @@ class DataSplit:
 
     `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
     `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training, of which nothing else here knows but their names.  `test_counts` are label counts
-    of the clients' test examples, `test_patients` the patients in them, both empty where not known.
-    `test_sha256` is equal where these test examples are; `in_time` is true where they are each client's latest.
-    `counted` is what labels are: classes, or groups of targets that are none.
+    clients that came after training; nothing else here but names covers them.  `test_counts` are label counts of the
+    clients' test examples, `test_patients` the patients in them, both empty where not known.  `test_sha256` is the same
+    for the same test examples; `in_time` is true if they are each client's latest.  `counted` says what labels are:
+    classes, or groups of other targets.
     """
 
     dataset: str
@@ -83,7 +83,7 @@ class DataSplit:
 
     @property
     def tested(self) -> int | None:
-        """The clients' own test examples in all; None where the folder does not say."""
+        """The clients' own test examples in all; None if the folder does not say."""
         return sum(map(sum, self.test_counts)) if self.test_counts else None
 
     def client(self, number: int) -> str:
@@ -97,26 +97,26 @@ class DataSplit:
 
 @dataclass(frozen=True)
 class Record:
-    """A run's content, as reports need it, or that of several runs (`unskew.report.together`).
+    """A run's content as reports need it, or that of several runs (`unskew.report.together`).
 
     Attributes:
         card: run.json.
         frame: Every number of every round.
         headline: The metric by which the run's models are compared.
         asked: The metrics that the run reports beside the headline and the loss.
-        failures: Rows of clients that were asked and did not reply, or whose reply was refused.
+        failures: Rows of clients that did not reply when asked, or whose reply was refused.
         summary: summary.json; None while the run has not finished.
-        info: Method -> the types of its info; the rows themselves are for `info_of`.
+        info: Method -> the types of its info; `info_of` reads the rows.
         ignored: Method -> number of replies that it refused.
         baseline: Label of the method that others are compared with; None if the run has none.
-        tested_rows: (method, seed) -> results by test row of the clients' own models, where the run kept them.
-        until: The rule of a run that adds seeds until its comparisons are decided; its cells are those it has begun.
-        notes: Sentences on data and settings that may not be what was meant, and on what methods warned of.
-        left_out: Sentences on files that are damaged and that the results do without.
-        diverged: Methods that diverged, each under its seed; `numbers` has none of that training.
-        parts: Of several runs as one: each by its name, which its methods' labels begin with.
+        tested_rows: (method, seed) -> the clients' own models' results by test row, where kept.
+        until: The rule of a run that adds seeds until its comparisons are decided; cells are those begun so far.
+        notes: Sentences on data and settings that may not be as meant, and on methods' warnings.
+        left_out: Sentences on damaged files that the results do not need.
+        diverged: Methods that diverged, by seed; `numbers` leaves these trainings out.
+        parts: The runs, if several are read as one, by the name that begins their methods' labels.
         comparable: False for several runs that differ in more than their methods.
-        for_own: Of several runs, methods that are for the clients' own models; None if config.toml says it.
+        for_own: For several runs, methods meant for clients' own models; None if config.toml says it.
     """
 
     folder: Path
@@ -150,7 +150,7 @@ class Record:
         return self.frame.where(lambda n: (n.method, n.seed) not in without) if without else self.frame
 
     def clients(self, method: str, seed: int, part: str = "personal") -> Mapping[int, float]:
-        """{client: headline of the model it uses} of the last round that has rows for single clients."""
+        """{client: headline of the model it uses} in the last round with rows for single clients."""
         return self.numbers.clients(method, seed, f"{part}.{self.headline.name}")
 
     def tested(self, method: str, seed: int) -> Mapping[int, float]:
@@ -158,7 +158,7 @@ class Record:
         return self.numbers.clients(method, seed, f"personal.{self.headline.name}", "weight")
 
     def names(self, seed: int) -> tuple[str, ...]:
-        """Names of the clients, by the data or as sites of a deployment; empty where they are numbers."""
+        """Names of the clients, from the data or as a deployment's sites; empty if they are numbers."""
         known = self.partitions[seed].client_names if seed in self.partitions else ()
         return known or tuple(self.card.get("client_names", ()))
 
@@ -179,7 +179,7 @@ class Record:
 
     @property
     def same_test_rows(self) -> bool:
-        """True if all of several seeds have the same test rows, so that nothing over seeds tells of their chance."""
+        """True if several seeds all have the same test rows, so seeds do not show the rows' chance."""
         rows = {p.test_sha256 for p in self.partitions.values() if p.tested != 0}
         return len(self.partitions) > 1 and len(rows) == 1 and "" not in rows
 
@@ -204,7 +204,7 @@ class Record:
         return frozenset(row["seed"] for row in self.diverged if row["method"] == method)
 
     def cell(self, method: str) -> RecordedCell:
-        """The first cell of a method: its setting and bound are those of every seed."""
+        """The first cell of a method; all seeds share its setting and bound."""
         return next(c for c in self.cells if c.method == method)
 
 
@@ -230,10 +230,10 @@ def method_tables(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def read(folder: Path) -> Record:
-    """The record of a run folder, finished or not; what was sent and who worked is for `select`.
+    """The record of a run folder, finished or not; `select` reads traffic and work.
 
     Raises:
-        RunError: If `folder` is not a run folder, or a file in it is missing, corrupt or was changed; names the file.
+        RunError: If `folder` is not a run folder, or a file in it is missing, corrupt or changed; names the file.
     """
     folder = Path(folder)
     if not (folder / "run.json").is_file():
@@ -302,7 +302,7 @@ LAST_OF_MANY = (
 
 
 def select(record: Record, query: str) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query on the run's database, or on each of several runs'; its first column is the method.
+    """Rows of a query on the database of the run, or of each of several; its first column is the method.
 
     Raises:
         RunError: If a database is missing or damaged.
@@ -317,7 +317,7 @@ Part = Literal["train", "val", "test"]
 
 
 class InfoOfRound(NamedTuple, Generic[AnyInfo]):
-    """The info a method reported for one round."""
+    """The info that a method reported for one round."""
 
     seed: int
     round: int
@@ -325,12 +325,12 @@ class InfoOfRound(NamedTuple, Generic[AnyInfo]):
 
 
 def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
-    """Info of a type or a subtype of it that a method reported, in the order written, but where it diverged.
+    """Info of a type or its subtypes that a method reported, in the order written; not where it diverged.
 
-    Read each time, because the info of all rounds may be more than a record should hold.
+    Read each time, because all rounds' info may be too much for a record.
 
     Raises:
-        RunError: If a row is not as the type is; names its place in the table.
+        RunError: If a row does not fit the type; names its place in the table.
     """
     kinds = {**{name: known for name, known in TYPES.items() if issubclass(known, kind)}, info_type(kind): kind}
     without = record.diverged_seeds(method)
@@ -358,7 +358,7 @@ def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def part_of(folder: Path, part: Part, seed: int | None = None) -> tuple[dict[str, Any], Ragged]:
-    """One seed's division, by default the smallest's, and the examples of a part of each client that trained.
+    """One seed's division, by default the smallest's, and a part's examples of each client that trained.
 
     Raises:
         RunError: If the folder has no such seed, or is corrupt.
@@ -382,7 +382,7 @@ def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
-    """Rows of each client's part of the data as they were given, by its name, or number where clients have no names.
+    """Rows of each client's part of the data, as given, by its name, or its number if clients have no names.
 
     Args:
         folder: The run's folder.

@@ -1,4 +1,4 @@
-"""Alignment of embeddings of different clients that stand for the same distribution, as in FedDistr.
+"""Alignment of different clients' embeddings of the same distribution, as in FedDistr.
 
 "Disentangling data distribution for Federated Learning" (FedDistr, 2024), eq. (13) and the text around it.  Equation
 numbers are this file's.  Pure functions.
@@ -9,18 +9,18 @@ Assignment for each pair of clients and each label: the matching of as many pair
 Threshold  a matched pair is parallel if d_ij <= tau;
            tau = 1/2 median over clients of the median d_ij of its own pairs of one label               (2)
            but no more than the same of its own pairs of any labels
-Sets       parallel pairs, nearest first, join their sets, unless that would put two embeddings of one client together
+Sets       parallel pairs, nearest first, join their sets, unless that would join two embeddings of one client
 Kept       of each set the embedding with the largest n; the set's count is the sum of n               (3)
            a set of one is orthogonal to all others
-Departures (13) has no threshold, and a matching pairs as many as it can: of two clients without anything in common one
-           would lose its embeddings.  Embeddings of one client are clusters that it told apart itself, so half their
-           distance is a yardstick; where no client has two of one label, two of any labels of one client are taken, and
-           where no client has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs
-           are matched, and sets are closed so that no client is in one twice.  A missed parallel pair costs generation
-           time, a wrong one loses a distribution, so none is made that is unsure.
+Departures (13) has no threshold, and a matching pairs as many as it can: of two clients with nothing in common one
+           would lose its embeddings.  One client's embeddings are clusters that it separated itself, so half their
+           distance is a yardstick.  If no client has two of one label, one client's two with any labels count; if none
+           has two, nothing is parallel.  The paper matches client 1 with every other; here all pairs are matched, and
+           no set has a client twice.  A missed parallel pair costs generation time, a wrong one loses a distribution,
+           so no unsure pair is made.
 Votes      In medians over clients each has one vote, whatever it sends.  A client that alone has two of a label can
-           lower tau, even to 0, where nothing is parallel; what all clients say of any labels bounds it from above.  It
-           sets tau by itself only if no other client has two at all.
+           lower tau, even to 0, where nothing is parallel; all clients' values over any labels bound it from above.  It
+           sets tau alone only if no other client has two at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ AHEAD = 2
 
 
 class Pair(NamedTuple):
-    """Two embeddings of different clients that were matched, the smaller number first, and their distance."""
+    """Two matched embeddings of different clients, the smaller number first, and their distance."""
 
     i: int
     j: int
@@ -56,7 +56,7 @@ class Alignment:
 
     Attributes:
         sets: Numbers of the embeddings of each set, ascending; every embedding is in one.
-        kept: The embedding that stands for each set.
+        kept: The embedding kept from each set.
         counts: Examples behind each set.
         tau: The threshold in force.
         pairs: All matched pairs, parallel or not.
@@ -86,7 +86,7 @@ def align(
         share: Share of the median in eq. 2.
 
     Returns:
-        Sets in the order of their first members.  The largest count is kept, in a tie the lowest client's embedding.
+        Sets in the order of their first members.  The embedding of largest count is kept, in a tie the lowest client's.
     """
     pairs = matched(distances, labels, owners)
     tau = threshold(distances, labels, owners, share) if tau is None else tau
@@ -96,7 +96,7 @@ def align(
 
 
 def matched(distances: Tensor, labels: Sequence[int], owners: Sequence[int]) -> tuple[Pair, ...]:
-    """Return the pairs of the best matching for each pair of clients and label (eq. 1), nearest first."""
+    """Return the matched pairs of each two clients and label (eq. 1), nearest first."""
     by_label: dict[int, dict[int, list[int]]] = {}
     for i, (y, k) in enumerate(zip(labels, owners, strict=True)):
         by_label.setdefault(y, {}).setdefault(k, []).append(i)
@@ -130,8 +130,8 @@ def threshold(distances: Tensor, labels: Sequence[int], owners: Sequence[int], s
 def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
     """Compute the median over clients of the median of each client's values; None if there are no values.
 
-    Each client has one vote: however many values it sends, it moves the result no further than to its neighbours'
-    values.  The `known` value has a vote too, which outvotes a single dishonest client, or one of two.
+    Each client has one vote: however many values it sends, it moves the result only as far as its neighbours' values.
+    The `known` value votes too, which outvotes a single dishonest client, or one of two.
 
     >>> usual([torch.tensor([1.0]), torch.tensor([1e9])], known=2.0)
     2.0
@@ -145,7 +145,7 @@ def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
 
 
 def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Scale counts down where necessary, so that no client's total is more than twice that of the next largest.
+    """Scale counts down where needed, so no client's total exceeds twice the next largest.
 
     Args:
         counts: Counts of each client, int64 (K,), 0 to 2**53.
@@ -183,7 +183,7 @@ def lengths_apart(embeddings: Tensor) -> Tensor:
 
 
 def purity(embeddings: Sequence[Sequence[float]], labels: Sequence[int]) -> tuple[float, float]:
-    """Compute for how many the nearest other has the same label, and by chance; NaN if no label occurs twice."""
+    """Compute how often the nearest other has the same label, and how often by chance; NaN if no label repeats."""
     y = torch.tensor(labels)
     others = (y[:, None] == y).sum(1).double() - 1
     near, again = lengths_apart(torch.tensor(embeddings)).fill_diagonal_(torch.inf).argmin(1), others > 0
@@ -198,15 +198,15 @@ def faults(
     most: int = MOST_PER_LABEL,
     length: float | None = None,
 ) -> dict[int, str]:
-    """Explain why uploads of some clients cannot be used, by client.
+    """Explain why some clients' uploads cannot be used, by client.
 
     Args:
         uploads: (embeddings, labels, counts) of each client, (K, width) finite, (K,) and (K,) int64.
         classes: Number of classes of the task.
-        width: Width of an embedding; None is the one most clients sent, in a tie the lowest client's.
-        most: Maximum number of embeddings of one label from a client.
-        length: Length of an embedding known to be plausible; it has a vote in what is usual, as a client
-            has, and where votes are even the smaller one counts.
+        width: Width of an embedding; None takes the one most clients sent, in a tie the lowest client's.
+        most: Most embeddings of one label from a client.
+        length: Plausible length of an embedding; it votes on the usual length like a client.  Of two middle votes the
+            smaller counts.
     """
     reasons: dict[int, str] = {}
     for c, (v, y, n) in uploads.items():

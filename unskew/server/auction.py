@@ -19,9 +19,9 @@ Weight     V / B, diffusion efficiency in 1/(Hz s), for pairs that are allowed; 
            (16f)/(18f)  bandwidth: `admit`
 Outage     P = 1 - exp(-(2^gamma_min - 1) / SNR),  SNR = 2^gamma - 1                                 (4)
 Departures A pair without a positive weight is not an edge: the assignment solver must match every model, and a move
-           that gains nothing would be a wasted transfer.  Eq. 4 as printed has the size of the model in the exponent
-           and is 1 for every link; with gamma_min it is a probability, and SNR is the mean under Rayleigh fading, which
-           follows from a probe's expected gamma.  The second price is never computed.
+           without gain would be a wasted transfer.  Eq. 4 as printed has the model's size in the exponent and is 1 for
+           every link; with gamma_min it is a probability.  SNR is the mean under Rayleigh fading, which follows from a
+           probe's expected gamma.  The second price is never computed.
 """
 
 import math
@@ -61,7 +61,7 @@ def outage(gamma: Tensor, gamma_min: float) -> Tensor:
 
 
 def feasible(gamma: Tensor, gamma_min: float, rule: Feasibility) -> Tensor:
-    """Find the links that may carry a model, in the shape of `gamma` (16e, 18e); none without spectral efficiency."""
+    """Find the links that may carry a model, shaped as `gamma` (16e, 18e); none without spectral efficiency."""
     least = gamma_min if rule in ("qos", "both") else 0.0
     if rule in ("outage", "both"):  # eq. 4 solved for gamma: one comparison instead of two exponentials
         least = max(least, math.log2(1.0 - (2.0**gamma_min - 1.0) / math.log1p(-OUTAGE)))
@@ -111,10 +111,10 @@ def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: flo
         pairs: A matching.
         weights: (models, clients).
         bandwidth: Cost of each move (eq. 2), (models, clients), Hz s.
-        budget: Hz s for all of them together; None is no limit.
+        budget: Hz s for all together; None is no limit.
 
     Returns:
-        A part of `pairs`, in their order.  After the first pair that does not fit, none is admitted.
+        Some of `pairs`, in order.  After the first that does not fit, none is admitted.
     """
     if budget is None:
         return list(pairs)
@@ -129,17 +129,16 @@ def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: flo
 
 # ---------------------------------------------------------------- valid bids
 def bid_table(bids: Mapping[int, Tensor], models: int, clients: int, largest: float) -> tuple[Tensor, dict[int, str]]:
-    """Collect the bids in a table, and explain why some are invalid.
+    """Collect the bids in a table, and explain invalid ones.
 
     Args:
-        bids: Upload of each client, by its number: a valid one has one bid for each model.
+        bids: Each client's upload, by number; a valid one has a bid for each model.
         models: Number of models on offer.
         clients: N.
-        largest: Largest possible IID distance: a bound on how much closer or further away a model can get.
+        largest: Largest possible IID distance, which bounds how much closer or further a model can get.
 
     Returns:
-        (values, refused): (models, clients) float64, NaN where no bid was received or it was refused; reasons by
-        client.
+        (values, refused): (models, clients) float64, NaN where no bid came or it was refused; reasons by client.
     """
     refused: dict[int, str] = {}
     for n, bid in bids.items():

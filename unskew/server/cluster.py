@@ -1,7 +1,7 @@
 """Partition of clients into HCCT's coalitions, from the Gram matrix of their gradients.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2.  Equation numbers in brackets
-are the paper's, those with a dash this file's.
+are the paper's; with a dash they are this file's.
 
 Notation   g_i    gradient of client i, any length;  K = G G^T, K_ij = <g_i, g_j>;  D_i  its training examples
            C      a group;  D_C = sum_{i in C} D_i;  S_C = sum_{i in C} D_i g_i, the group's gradient times D_C
@@ -16,14 +16,14 @@ Gram       A cosine does not ask for the length of S_C, and <g_i, S_C> and |S_C|
              B    = -(a_A + a_B) / (D_A + D_B)
                     + (R_AA / 2 + R_BB / 2 + R_AB) / sqrt(Q_AA + Q_BB + 2 Q_AB) - U_A - U_B       (2')
 
-           a benefit is O(1).  Merging adds rows and columns of R and Q, and only benefits with the new group change,
-           so all of Algorithm 2 is about N^2 operations after the one Gram matrix, and equal to the vectors' result.
+           a benefit is O(1).  Merging adds rows and columns of R and Q, and only benefits with the new group change.
+           So Algorithm 2 takes about N^2 operations after one Gram matrix, and gives the vectors' result.
 Ties       Benefits within 1e-12 of each other are tied: the pair with the smallest first members is taken, a merge
            needs more than 1e-12.
-Precision  Sums are float64.  A product of two float32 numbers is exact in float64, so K is right to some 1e-16 of
-           |g_i| |g_j|, chunks and threads do not show, and clients with equal gradients are ties, not noise.  Beyond
-           1e11 products (`EXACT_UP_TO`) that takes seconds too many: products of 16,384 columns are then summed in
-           float32 and their sums in float64, which leaves an error of about 1e-7 and decides ties by it.
+Precision  Sums are float64.  A product of two float32 numbers is exact in float64, so K is right to some 1e-16 of |g_i|
+           |g_j|.  Chunks and threads do not matter, and clients with equal gradients are ties, not noise.  Beyond 1e11
+           products (`EXACT_UP_TO`) that is too slow: 16,384 columns at a time are then summed in float32, and these
+           sums in float64.  The error of about 1e-7 then decides ties.
 Departures beta of (9) is left out: a merge keeps the number of clients, so it cancels in (15).  A merge is tested
            before it is made (as printed, the best pair merges first and is tested after, so that N groups can never be
            the answer).  A client without a direction, its gradient zero or not finite, and one without examples stay
@@ -124,7 +124,7 @@ def cosines(k: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Products:
-    """Inner products that utilities are made of, (clients, clients) float64 each.
+    """Inner products behind the utilities, (clients, clients) float64 each.
 
     Attributes:
         own: <g_i, g_k>, the Gram matrix of the gradients.
@@ -138,16 +138,16 @@ class Products:
 
     @classmethod
     def of(cls, gram: Tensor) -> "Products":
-        """Return the paper's: a client adds its gradient to its group's."""
+        """Return the paper's products: a client adds its gradient to its group's."""
         return cls(gram, gram, gram)
 
     @classmethod
     def copied(cls, gram: Tensor, part: Tensor) -> "Products":
-        """Return the released code's: a part of every group's gradient is that of the first client of all.
+        """Return the released code's products: a part of every group's gradient is the very first client's.
 
         Args:
             gram: Gram matrix of the whole gradients.
-            part: Gram matrix of that part; the first client is the first whose entries are finite.
+            part: Gram matrix of that part; the first client is the first with finite entries.
         """
         averaged = gram - part
         finite = part.diagonal().isfinite().nonzero()
@@ -155,7 +155,7 @@ class Products:
         return cls(gram, averaged + part[:, first : first + 1], averaged + part[first, first])
 
     def rows(self, rows: Sequence[int]) -> "Products":
-        """Return those of some clients."""
+        """Return the products of some clients."""
         return Products(*(t[rows][:, rows] for t in (self.own, self.toward, self.among)))
 
 
@@ -167,7 +167,7 @@ class Grouping:
     Attributes:
         groups: Members ascending, groups in the order of their smallest members.
         history: The merges that led there, first to last.
-        beyond: The merges that would have come next, down to one group, if asked for: the rest of the dendrogram.
+        beyond: The next merges, down to one group, if asked for: the rest of the dendrogram.
         alone: Clients that could not be compared, and why.
     """
 
@@ -193,11 +193,11 @@ def partition(
         products: Gram matrix of the gradients, (clients, clients), or several inner products of them.
         n: Training examples of each client.
         alpha: alpha of (9); finite, >= 0.
-        groups: Fixed number of groups to merge to, whatever the benefits; clients that cannot be compared count, so
-            there may be more.
-        leave_one_out: Compare a client with the rest of its group, not with a group that contains it; a single client
-            agrees with itself.  An ablation: O(N) per benefit instead of O(1).
-        whole: Report the merges beyond the result too.
+        groups: Fixed number of groups to merge to, whatever the benefits; incomparable clients count, so there may be
+            more.
+        leave_one_out: Compare a client with the rest of its group, not the whole; a single client agrees with itself.
+            An ablation: O(N) per benefit instead of O(1).
+        whole: Also report the merges beyond the result.
 
     Raises:
         ConfigError: If alpha is out of range.
@@ -241,11 +241,11 @@ def insert(
     *,
     leave_one_out: bool = False,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Placement, ...]]:
-    """Place arrivals one after the other into groups that otherwise stay unchanged (15), (16).
+    """Place arrivals one by one into groups that otherwise stay unchanged (15), (16).
 
-    Each joins the group with the largest benefit if that is positive, else it starts a group of its own, which the next
-    may join.  Among benefits within 1e-12 of each other the group with the smallest member wins.  Groups with a member
-    that cannot be compared are not joined.
+    Each joins the group with the largest benefit if that is positive, else it starts its own group, which the next may
+    join.  Among benefits within 1e-12 of each other the group with the smallest member wins.  Groups with an
+    incomparable member are not joined.
 
     Args:
         products, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
@@ -310,9 +310,9 @@ def utilities(
 def restless(
     products: Tensor | Products, n: Sequence[int], alpha: "Alpha | Floats", groups: Sequence[Sequence[int]]
 ) -> tuple[int, ...]:
-    """The clients that would have a larger utility in another of the groups, or alone: the partition is not stable.
+    """The clients with a larger utility in another group, or alone: the partition is not stable.
 
-    Each is asked by itself, with all others where they are, by (9); a group that it left does not matter to it.
+    Each is asked alone by (9), all others staying; the group that it left does not matter to it.
 
     >>> k = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> restless(k, [10, 10, 10], 1.0, [[0, 2], [1]])
@@ -343,10 +343,10 @@ def leave(
     *,
     leave_one_out: bool = False,
 ) -> tuple[list[list[int]], tuple[int, ...]]:
-    """Take clients that are worse off than alone out of their groups, who loses most first, until nobody is.
+    """Take clients worse off than alone out of their groups, the worst first, until none is left.
 
     Returns:
-        The groups, of which each is rational for all its members, and who left, now alone.
+        The groups, each rational for all its members, and the clients that left, now alone.
     """
     kept, left, weight = [list(g) for g in groups], list[int](), alphas(alpha, n)
     for g in [g for g in kept if len(g) > 1]:
@@ -369,7 +369,7 @@ def alphas(alpha: Alpha, n: Sequence[int]) -> Floats:
     """Return alpha_i of each client, (clients,).
 
     Raises:
-        ConfigError: If one is negative or not finite, or there are not as many as clients.
+        ConfigError: If one is negative or not finite, or their number is not the clients'.
     """
     check_alpha(alpha)
     if isinstance(alpha, str):
@@ -453,14 +453,14 @@ class _Groups:
         return float(self.own[self.there].sum())
 
     def benefits(self, i: int) -> Floats:
-        """Compute B of group `i` with every group (2'); -inf with itself and with groups that no longer exist."""
+        """Compute B of group `i` with every group (2'); -inf with itself and former groups."""
         data = -(self.a[i] + self.a) / (self.d[i] + self.d)
         benefits: Floats = np.where(self.there, data + self.similar(i) - self.own[i] - self.own, -np.inf)
         benefits[i] = -np.inf
         return benefits
 
     def similar(self, i: int) -> Floats:
-        """Compute the sum of the members' cosines in the union of group `i` with every group."""
+        """Compute the sum of members' cosines in the union of group `i` with every group."""
         inner = 0.5 * self.rr[i] + 0.5 * self.rr + self.r[i]
         square = self.qq[i] + self.qq + 2.0 * self.q[i]
         there = square > CANCELLED * (self.length[i] + self.length) ** 2
@@ -468,7 +468,7 @@ class _Groups:
         return cosines
 
     def best(self) -> tuple[int, int, float]:
-        """Find the pair with the largest benefit, and that benefit; of tied pairs the one with the smallest members."""
+        """Find the pair with the largest benefit, and that benefit; a tie goes to the smallest members."""
         while True:
             least = self.largest.max() - TIE
             if not len(rows := np.flatnonzero(self.stale & (self.largest >= least))):

@@ -14,7 +14,7 @@ Distance   l2    || psi - t ||_2                                                
            kl    sum psi ln(psi / t), nats
            js    (KL(psi || m) + KL(t || m)) / 2 with m = (psi + t) / 2, nats, at most ln 2
            w1    the 1-Wasserstein distance over classes with ground metric |i - j|: sum_c |Psi_c - T_c| of the
-                 cumulated shares, for classes that are in an order
+                 cumulated shares, for ordered classes
 Lemma 2    after a chain of clients K the l2 distance is || sum_{i in K} (h_i - D_i t) ||_2 / sum_{i in K} D_i     (3)
 Departures The papers write W1 and mean eq. 2: their proofs and their code take the L2 norm.  The released code's EMD
            treats the shares themselves as samples on a line; it is l1 / classes and is left out.
@@ -31,7 +31,7 @@ DistanceMetric = Literal["l2", "l1", "tv", "kl", "js", "w1"]
 
 
 def iid_distance(psi: Tensor, target: Tensor, metric: DistanceMetric = "l2") -> Tensor:
-    """Compute the distances of distributions from the one that counts as IID (eq. 2 and the lines below it).
+    """Compute distributions' distances from the one that counts as IID (eq. 2 and the lines below it).
 
     Args:
         psi: Class shares, (..., classes); on the simplex.
@@ -69,7 +69,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def largest_distance(target: Tensor, metric: DistanceMetric = "l2") -> float:
-    """Compute the largest distance of any distribution: every metric is convex in psi, so a single class has it."""
+    """Compute the largest distance of any distribution; all metrics are convex in psi, so one class has it."""
     return float(iid_distance(torch.eye(len(target), dtype=target.dtype), target, metric).max())
 
 

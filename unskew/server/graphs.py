@@ -2,7 +2,7 @@
 
 L. Xiao, S. Boyd, "Fast Linear Iterations for Distributed Averaging", Systems & Control Letters 2004 (eq. 1, 3);
 L. Xiao, S. Boyd, S. Lall, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus", IPSN 2005
-(eq. 2).  Equation numbers are this file's.  Pure functions; randomness comes from a key that is handed in.
+(eq. 2).  Equation numbers are this file's.  Pure functions; randomness comes from a given key.
 
 Notation   A       adjacency, (n, n) bool: symmetric, without loops
            d_i     degree of node i;  D_max the largest;  L = diag(d) - A the graph's Laplacian
@@ -12,8 +12,8 @@ Laplacian  V = I - delta L,  0 < delta < 1 / D_max                              
 Metropolis V_ij = 1 / (1 + max(d_i, d_j)) for neighbours, V_ii = 1 - sum_{j != i} V_ij               (2)
 Spread     lambda = || V - 1 1^T / n ||_2                                                            (3)
 
-Eq. 1 and 2 are symmetric with rows that sum to 1 and no negative entry: an exchange keeps the mean over the nodes,
-stays within what the nodes had, and shrinks their distance to the mean to lambda times what it was, or less.
+Eq. 1 and 2 are symmetric, their rows sum to 1, and no entry is negative.  An exchange keeps the mean over the nodes,
+stays within their range, and shrinks their distance to the mean by a factor of at most lambda.
 """
 
 import math
@@ -61,7 +61,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Torus:
-    """A grid whose opposite borders are joined, as square as n allows; a prime number of nodes makes a ring."""
+    """A grid with opposite borders joined, as square as n allows; a prime number of nodes makes a ring."""
 
     name: Literal["torus"] = "torus"
 
@@ -92,8 +92,8 @@ class Geometric:
 class ErdosRenyi:
     """Each pair of nodes is joined with probability `p`, independently.
 
-    If that leaves the graph disconnected, p is the smallest that connects it with these draws; waiting for a connected
-    draw would not end for a small p.
+    If that leaves the graph disconnected, p is the smallest that connects it with these draws; for a small p, redrawing
+    until connected would not end.
     """
 
     p: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.3
@@ -107,7 +107,7 @@ class ErdosRenyi:
 
 @dataclass(frozen=True)
 class Edges:
-    """A given graph: the pairs that are joined, nodes counted from 0."""
+    """A given graph: its edges as pairs of nodes, counted from 0."""
 
     edges: tuple[tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]], ...]
     name: Literal["edges"] = "edges"
@@ -158,7 +158,7 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
     """Check that the graph is connected.
 
     Raises:
-        ConfigError: If not; names the nodes that are cut off.
+        ConfigError: If not; names the nodes cut off.
     """
     _, part = connected_components(a.numpy(), directed=False)
     if off := [str(node) for node in (part != part[:1]).nonzero()[0]]:
@@ -170,7 +170,7 @@ def require_connected(a: Bool[Tensor, "n n"]) -> None:
 
 # ---------------------------------------------------------------- mixing matrices
 def laplacian(a: Bool[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Compute V = I - delta L (eq. 1) in the middle of delta's range, where no eigenvalue of V is negative."""
+    """Compute V = I - delta L (eq. 1) in the middle of delta's range, where V has no negative eigenvalue."""
     degree = a.sum(0).double()
     largest = float(degree.max())
     if largest == 0.0:  # one node
@@ -202,7 +202,7 @@ def contraction(v: Float[Tensor, "n n"]) -> float:
 # ---------------------------------------------------------------- an exchange, as clients see it
 @dataclass(frozen=True)
 class Links:
-    """Models that one client receives from its neighbours, and their weights; the rest of 1 is the client's own."""
+    """Models that a client receives from its neighbours, and their weights; its own has the rest of 1."""
 
     models: tuple[Carried, ...]
     weights: tuple[float, ...]
@@ -211,10 +211,10 @@ class Links:
 def links(
     v: Float[Tensor, "n n"], nodes: Sequence[ClientId], models: Mapping[ClientId, Carried]
 ) -> dict[ClientId, Links]:
-    """Return the exchange V among clients that have a model to offer; the client at node i is `nodes[i]`.
+    """Return the exchange V among clients with a model to offer; the client at node i is `nodes[i]`.
 
-    A pair in which one has no model drops out on both sides, and each keeps the weight: for a symmetric V the result is
-    symmetric too, and the participants' mean is preserved.
+    A pair with a client without a model drops out on both sides, and each keeps the weight.  For a symmetric V the
+    result is symmetric too and preserves the participants' mean.
     """
     links: dict[ClientId, Links] = {}
     for me, row in zip(nodes, v.tolist(), strict=True):

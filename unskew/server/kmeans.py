@@ -6,8 +6,8 @@ Notation   x_i    point i, any shape;  c_j  centre of cluster j;  a(i)  the clus
 Cost       sum_i ||x_i - c_a(i)||^2                                                                    (1)
 Silhouette s(i) = (b - a) / max(a, b): a is the mean distance to the others of i's cluster, b the least mean distance
            to another cluster; 0 for a single point                                                    (2)
-Departures All in float64 on one thread, so that sums do not depend on their number.  Clusters are numbered by size, the
-           largest first, so that the numbers do not depend on the draw.
+Departures All in float64 on one thread, so sums do not depend on the number of threads.  Clusters are numbered by size,
+           largest first, so numbers do not depend on the draw.
 """
 
 import torch
@@ -33,7 +33,7 @@ def kmeans(points: Tensor, clusters: int, key: Key) -> Tensor:
         key: Key for the first centres.
 
     Raises:
-        DataError: If there is no point, a value is not finite, or no cluster is asked for.
+        DataError: If there is no point, a value is not finite, or no cluster is wanted.
 
     >>> kmeans(torch.tensor([[0.0], [9.0], [0.5], [0.2], [9.5]]), 2, Key(0)).tolist()
     [0, 1, 0, 0, 1]
@@ -78,7 +78,7 @@ def count_by_silhouette(points: Tensor, key: Key, most: int = 5, at_least: int =
     """Choose the number of clusters, 1 .. `most`, with the largest mean silhouette (eq. 2).
 
     Args:
-        points: Points, (n, ...); from more than `MOST_COMPARED` that many are drawn.
+        points: Points, (n, ...); of more than `MOST_COMPARED`, that many are drawn.
         key: Key for the draw and for k-means.
         most: Maximum number of clusters.
         at_least: Minimum number of points per cluster, on average.

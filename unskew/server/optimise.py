@@ -38,13 +38,13 @@ class Rule(Protocol):
     """A server rule: a frozen dataclass whose fields are its settings."""
 
     def start(self, params: Params) -> Moments:
-        """Return what the rule remembers before round 1 of the trainable parameters `params`."""
+        """Return the rule's memory before round 1 for the trainable parameters `params`."""
         ...
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """Return the next global model, and what the rule remembers, from the model and the mean of a round.
+        """Return the next global model and the rule's memory, from the model and a round's mean.
 
-        Both have the same tensors; one that clients do not share, such as a fixed head, is in the mean as in `w`.
+        Both have the same tensors; one that clients do not share, such as a fixed head, is as in `w` in the mean.
         """
         ...
 
@@ -71,7 +71,7 @@ class Momentum:
     Attributes:
         server_lr: Server learning rate.  With `beta = 0` and `server_lr = 1` the mean is taken as it is.
         beta: Momentum; Hsu et al. tune it up to 0.997.
-        nesterov: True for Nesterov's direction, which is the original's.
+        nesterov: True for Nesterov's direction, as in the original.
     """
 
     server_lr: Rate = 1.0
@@ -91,9 +91,9 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adaptive(ABC):
-    """A step along the first moment over the root of the second; neither is corrected for its start.
+    """A step along the first moment over the root of the second, without bias correction.
 
-    `torch.optim` cannot carry it: its Adam corrects for the start and begins at v = 0, and it has no Yogi.
+    `torch.optim` cannot do it: its Adam corrects for bias and starts at v = 0, and it has no Yogi.
 
     Attributes:
         server_lr: Server learning rate.
@@ -155,7 +155,7 @@ class Adam(Adaptive):
 
 @dataclass(frozen=True)
 class Yogi(Adaptive):
-    """Yogi: v moves by a step that does not depend on its own size; `beta2` is one less that step."""
+    """Yogi: v moves by a step that does not depend on its size; `beta2` is one minus that step."""
 
     beta2: Decay = 0.99
     name: Literal["yogi"] = "yogi"
@@ -182,7 +182,7 @@ ServerRule = Annotated[Rule, RULES]
 
 
 def step(rule: Rule, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-    """Return what the rule makes of a round's mean, which lacks what clients do not share."""
+    """Apply the rule to a round's mean, which lacks what clients do not share."""
     return rule.step(w, {n: mean.get(n, t) for n, t in w.items()}, moments)
 
 

@@ -4,25 +4,25 @@ Notation   z        noise multiplier: standard deviation of the noise over the L
            T        number of uploads
            epsilon, delta   what all T together tell: of two neighbouring data sets no outcome is more probable under
                     one than e^epsilon times as under the other, but for delta
-Sum        T Gaussian mechanisms of multiplier z are together one of multiplier z / sqrt(T), exactly, also if each is
-           chosen in view of what those before it gave, as long as its sensitivity is bounded whatever was chosen (1)
-Cohorts    A server that adds noise of z times a bound C to the sum of a cohort's clipped updates makes a Gaussian
-           mechanism of multiplier z / 2 for neighbours in which one client's data are replaced by any others: the sum
-           moves by up to 2 C (2).  A cohort of M clients drawn uniformly out of N without replacement amplifies that
-           (Y.-X. Wang, B. Balle, S. Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
-           Accountant", AISTATS 2019, theorem 27), towards everyone who does not know who was drawn.  Both bounds hold,
-           with and without amplification, and the smaller is given.
-Together   Trainings on the same clients compose.  Those of one seed draw the same cohort in a round, so that their sums
-           of that round are one mechanism, of multiplier (sum z^-2)^(-1/2), over the largest of their cohorts, of which
-           the others are parts; cohorts of other seeds and rounds are drawn anew (4).
-           Noise that clients add themselves is drawn anew in each training: the mechanisms of the client that has most
-           of them, summed over trainings, bound those of every client (5).
+Sum        T Gaussian mechanisms of multiplier z are together exactly one of multiplier z / sqrt(T), also if each is
+           chosen by earlier results, as long as its sensitivity is bounded whatever was chosen (1)
+Cohorts    Noise of z times a bound C on the sum of a cohort's clipped updates is a Gaussian mechanism of multiplier
+           z / 2 for neighbours in which one client's data are replaced by any others: the sum moves by up to 2 C (2).
+           A cohort of M clients drawn uniformly out of N without replacement amplifies that (Y.-X. Wang, B. Balle, S.
+           Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments Accountant", AISTATS 2019,
+           theorem 27), towards everyone who does not know who was drawn.  Both bounds hold, with and without
+           amplification, and the smaller is given.
+Together   Trainings on the same clients compose.  Those of one seed draw the same cohort in a round.  Their sums of
+           that round are one mechanism of multiplier (sum z^-2)^(-1/2), over the largest of their cohorts, which
+           contains the others.  Cohorts of other seeds and rounds are drawn anew (4).  Noise that clients add
+           themselves is drawn anew in each training: the mechanisms of the client with most of them, summed over
+           trainings, bound every client's (5).
 Examples   Noise of z times a bound C on the sum of a batch's clipped gradients is a Gaussian mechanism of multiplier z
            for neighbours in which one example is replaced by one that adds nothing: the sum moves by up to C.  A batch
-           in which every example is by itself with probability q (Poisson) amplifies that (I. Mironov, K. Talwar,
-           L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019) (3).  The smaller of both
-           bounds is given.
-Departures What clients themselves upload with noise is not amplified: their server knows whom it asked.
+           that has every example independently with probability q (Poisson) amplifies that (I. Mironov, K. Talwar, L.
+           Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019) (3).  The smaller of both bounds
+           is given.
+Departures Clients' own noised uploads are not amplified: their server knows whom it asked.
 """
 
 import functools
@@ -52,11 +52,11 @@ def require() -> Any:
 
 
 def check_delta(delta: float, n: int, what: str) -> None:
-    """Refuse a delta under which one of n could be given away as a whole, which it allows with this probability each.
+    """Refuse a delta so large that one of n could be fully revealed: it allows that with this probability each.
 
     Args:
         delta: Delta.
-        n: Number of clients or examples that are covered.
+        n: Number of clients or examples covered.
         what: What they are, as in "clients".
 
     Raises:
@@ -88,7 +88,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
 
 @functools.cache
 def noise_multiplier(epsilon: float, releases: int, delta: float) -> float:
-    """Compute the least noise multiplier under which `releases` uploads cost at most `epsilon` (eq. 1).
+    """Compute the least noise multiplier at which `releases` uploads cost at most `epsilon` (eq. 1).
 
     Args:
         epsilon: Budget, positive.
@@ -112,7 +112,7 @@ def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], d
     Both bounds hold, with and without amplification by sampling, and the smaller is given.
 
     Args:
-        mechanisms: Standard deviation over the sensitivity, and sample of each kind, and how many there are.
+        mechanisms: Of each kind, the standard deviation over the sensitivity, the sample, and the number.
         delta: Between 0 and 1.
 
     Raises:
@@ -164,10 +164,10 @@ class NoisedSums(NamedTuple):
 
 
 class ClientsNoise(NamedTuple):
-    """The noise that clients add themselves in a training: what it covers, z, q, mechanisms of a client, and delta.
+    """The noise that clients add themselves in a training: what it covers, z, q, a client's mechanisms, and delta.
 
-    z is over the distance by which what is covered moves the sum, q is 1 where nothing is sampled, and the mechanisms
-    are those of the client that has most.
+    z is relative to how far the covered data move the sum, q is 1 without sampling, and the mechanisms are those of the
+    client with most.
     """
 
     covers: str
@@ -178,9 +178,9 @@ class ClientsNoise(NamedTuple):
 
 
 def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
-    """Say what trainings on the same clients cost together (eq. 4, 5), if two or more with noise released something.
+    """Say what trainings on the same clients cost together (eq. 4, 5), if two or more noised ones released something.
 
-    There is one text for noise on sums, and one for each of what is covered by clients' own.
+    There is one text for noise on sums, and one for each thing that clients' own noise covers.
 
     Raises:
         ConfigError: If the accountant is not installed.
@@ -213,10 +213,10 @@ def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
 
 
 def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:
-    """Compute the epsilon of trainings on the same clients together (eq. 4), for one client's data replaced by others.
+    """Compute the joint epsilon of trainings on the same clients (eq. 4), for one client's data replaced by others.
 
     Args:
-        released: Noised sums of each training, all with noise and at least one sum.
+        released: Each training's noised sums, all with noise and at least one sum.
         delta: Between 0 and 1.
 
     Raises:

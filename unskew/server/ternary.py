@@ -14,11 +14,11 @@ Positions  the gaps between neighbours of I: their number of skipped entries, ge
            b = 1 + floor(log2( log(phi - 1) / log(1 - q) )), with q = k / n                                    (2)
            bits per position  b + 1 / (1 - (1 - q)^(2^b)); at q = 1/400 b = 8, and 10.11 bits                  (3)
            bits per block     k (bits per position + 1) + 32                                                   (4)
-On the wire The codewords' parts lie side by side, not one codeword after the other: all signs, all remainders, all
-           quotients, padded with ones to a whole byte.  As many bits, and no loop over entries on either side.
-           k is agreed beforehand and does not travel; if a block has fewer entries that are not 0, the numbers do.
+On the wire Codewords are split into parts: all signs, all remainders, all quotients, padded with ones to a whole byte.
+           As many bits, and no loop over entries on either side.
+           k is agreed beforehand and does not travel; if a block has fewer nonzero entries, the numbers do.
 Departures Exactly k entries: of equal ones the first are taken, where the published code takes all.  On the server ties
-           are the rule, since what one client alone sent has one magnitude.
+           are the rule, as entries that one client alone sent have one magnitude.
            An entry that is 0 is never sent: eq. 1 calls it 0, and a sign bit cannot.  Where fewer than k
            are left, mu is their mean; the paper still divides by k.
            b follows the block's own share q, not the nominal p: a tensor of ten entries sends one, q is .1.
@@ -50,7 +50,7 @@ class Scheme:
     Attributes:
         p: Share of the entries that travels.
         ternary: One magnitude and a sign per entry; without it the values themselves.
-        flatten: The update is one block; without it each tensor is one, of which at least one entry travels.
+        flatten: The update is one block; otherwise each tensor is one, and at least one of its entries travels.
     """
 
     p: Annotated[float, Interval(gt=0.0, le=1.0)]
@@ -64,8 +64,8 @@ class Sparse:
 
     Attributes:
         parts: "code", the bits of signs and positions, (bytes,) uint8, and either "mu", a magnitude per block,
-            (blocks,), or "values", an entry each, (entries,).  A table, so that it counts as a part of the model.
-        counts: Entries of each block; () if every block has the k that was agreed.
+            (blocks,), or "values", (entries,).  A table, so it counts as part of the model.
+        counts: Entries of each block; () if every block has the agreed k.
     """
 
     parts: dict[str, Tensor]
@@ -77,7 +77,7 @@ class Sparse:
 
 # ---------------------------------------------------------------- choice of entries
 def budget(n: int, p: float) -> int:
-    """Compute k, the number of entries of a block of `n` that travel.
+    """Compute k, the number of entries that travel of a block of `n`.
 
     >>> budget(1200, 1 / 400), budget(10, 1 / 400), budget(100, 0.29)
     (3, 1, 29)
@@ -86,7 +86,7 @@ def budget(n: int, p: float) -> int:
 
 
 def largest(block: Tensor, k: int) -> Positions:
-    """Find the positions of the k largest magnitudes, ascending; of equal ones the first, and none that is 0.
+    """Find the positions of the k largest nonzero magnitudes, ascending; of equal ones the first.
 
     Raises:
         DivergedError: If an entry is NaN or infinite.
@@ -107,7 +107,7 @@ def largest(block: Tensor, k: int) -> Positions:
 
 # ---------------------------------------------------------------- positions as bits
 def golomb_parameter(q: float) -> int:
-    """Compute b for entries that are each chosen with probability q (eq. 2).
+    """Compute b for entries each chosen with probability q (eq. 2).
 
     >>> [golomb_parameter(q) for q in (1 / 400, 0.01, 0.1, 0.5)]
     [8, 6, 3, 0]
@@ -145,7 +145,7 @@ def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = T
     """Decode the bytes of `pack`: positions of each block, and the signs of all entries, 1 for minus.
 
     Args:
-        code: Bytes from another machine; untrusted.
+        code: Untrusted bytes from another machine.
         n: Sizes of the blocks.
         counts: Entries of each block.
         signed: True if there are signs.
@@ -191,7 +191,7 @@ def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = T
 
 # ---------------------------------------------------------------- updates
 def compress(update: Params, scheme: Scheme) -> Sparse:
-    """Compress an update for sending (eq. 1); `decompress` gives the values it stands for.
+    """Compress an update for sending (eq. 1); `decompress` restores its values.
 
     Raises:
         DivergedError: If an entry is NaN or infinite.
@@ -222,7 +222,7 @@ def decompress(sparse: Sparse, like: Params, scheme: Scheme) -> Params:
     """Decompress a received update, in the shapes and types of `like`.
 
     Raises:
-        WireError: If it is not an update of such tensors compressed by `scheme`; it is untrusted.
+        WireError: If this untrusted input is not an update of such tensors compressed by `scheme`.
     """
     blocks = _blocks(like, scheme)
     n = [len(t) for t in blocks]

@@ -7,7 +7,7 @@
 A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` lists them, and an experiment names one with
 `task.kind`.  It says
 
-    targets     what a label is (`unskew.tasks.targets`): a class, a number, a time and an event, labels, tokens
+    targets     the kind of label (`unskew.tasks.targets`): a class, a number, a time and an event, labels, tokens
     width       outputs that a network has for so many names: as many, or one (binary: one logit; regression: one
                 number).  A network is checked against it before any work; nothing is guessed from a layer.
     losses      by name, the first is the default: (outputs, targets) -> the loss of each example
@@ -17,12 +17,12 @@ A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` list
                 tables and figures go by it and its direction.
     predict     outputs -> predictions, as `unskew.predict` gives them
     model       the network that is trained if none is named
-    gives       what a method may need of it; see `unskew.tasks.needs`
+    gives       what it offers methods; see `unskew.tasks.needs`
 
 A **task** (`Task`) is a kind with a network for it: `make_task` reads the network's parts, and binds the loss and the
 measures that the run reports: the headline, the loss, and those asked for.
 
-A kind of one's own is one file with a `TaskKind`, named as module:attribute or by an entry point `unskew.tasks`.
+Your own kind is one file with a `TaskKind`, named as module:attribute or by an entry point `unskew.tasks`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -27,7 +27,7 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Class 1 where it is the more likely one, (n,) int64."""
+    """Class 1 where it is more likely, (n,) int64."""
     return (outputs[:, 0] > 0).long()
 
 
@@ -52,9 +52,8 @@ def auroc_by_row(outputs: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the AUROC, and whose variance over n is its variance; None for few of a class.
 
     The structural components of E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing the areas under two or
-    more correlated receiver operating characteristic curves", Biometrics 44, 1988: of a row the share of the other
-    class that it is on the right side of.  Differences of two models' values on the same rows give DeLong's paired
-    variance.
+    more correlated receiver operating characteristic curves", Biometrics 44, 1988: the share of the other class that a
+    row is ranked correctly against.  Differences of two models' values on the same rows give DeLong's paired variance.
     """
     from scipy.stats import rankdata  # only advice needs it
 
@@ -77,7 +76,7 @@ def average_precision(outputs: Outputs, y: Labels) -> float:
 
 
 def two_logits(outputs: Outputs) -> Outputs:
-    """A logit for each class, (n, 2), for the measures of classification; of a tie the first class is taken."""
+    """A logit for each class, (n, 2), for classification measures; a tie goes to the first class."""
     return np.concatenate([-outputs, outputs], 1)
 
 
@@ -95,13 +94,13 @@ def _of_classification(name: str) -> Measure:
 
 
 def recall(outputs: Outputs, y: Labels, of: int) -> float:
-    """Share of the examples of a class that is found; NaN if there are none."""
+    """Share of a class's examples that are found; NaN if there are none."""
     mine = y == of
     return float(((outputs[mine, 0] > 0) == of).mean()) if mine.any() else float("nan")
 
 
 def sensitivity_at(outputs: Outputs, y: Labels, specificity: float) -> float:
-    """Largest share of class 1 that a threshold finds at this specificity or a higher one; NaN for one class."""
+    """Largest share of class 1 that a threshold finds at this specificity or higher; NaN for one class."""
     from sklearn.metrics import roc_curve
 
     if not several(y):
@@ -113,7 +112,7 @@ def sensitivity_at(outputs: Outputs, y: Labels, specificity: float) -> float:
 def at_specificity(name: str) -> Measure | None:
     """`sensitivity_at_90` is the sensitivity at a specificity of 90 %; None for other names.
 
-    The threshold is chosen on the examples that are evaluated, so that methods are compared at one specificity.
+    The threshold is chosen on the evaluated examples, so methods are compared at one specificity.
     """
     if (match := _AT.fullmatch(name)) is None:
         return None

@@ -40,7 +40,7 @@ Labels = npt.NDArray[np.int64]
 
 
 def recalls(logits: Outputs, y: Labels) -> npt.NDArray[np.float64]:
-    """Share of the examples of each class that is found, classes that occur, ascending."""
+    """Share of each occurring class's examples that are found, classes ascending."""
     from sklearn.metrics import recall_score  # a run that does not ask for it need not import it
 
     shares: npt.NDArray[np.float64] = recall_score(y, logits.argmax(1), labels=np.unique(y), average=None)
@@ -48,31 +48,31 @@ def recalls(logits: Outputs, y: Labels) -> npt.NDArray[np.float64]:
 
 
 def several(y: Labels) -> bool:
-    """True for labels of more than one class: of one alone, a model that always says it would be without fault."""
+    """True for labels of several classes; with only one, a constant model would be perfect."""
     return bool((y != y[0]).any())
 
 
 def balanced_accuracy(logits: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur of the share of their examples that is found; NaN for one class."""
+    """Mean share found over the classes that occur; NaN for one class."""
     return float(recalls(logits, y).mean()) if several(y) else float("nan")
 
 
 def lowest_recall(logits: Outputs, y: Labels) -> float:
-    """Share of the examples that is found of the class of which the fewest are; NaN for one class."""
+    """Share of examples found in the class with the lowest such share; NaN for one class."""
     return float(recalls(logits, y).min()) if several(y) else float("nan")
 
 
 def macro_f1(logits: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur or are predicted of the harmonic mean of precision and recall; NaN for one."""
+    """Mean F1 over the classes that occur or are predicted; NaN for one class."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0)) if several(y) else float("nan")
 
 
 def auroc(logits: Outputs, y: Labels) -> float:
-    """Mean over the classes that occur of the area under the curve of that class against the rest; NaN for one class.
+    """Mean one-vs-rest area under the curve over the classes that occur; NaN for one class.
 
-    Scores are log-odds of the classes, so that examples are compared whatever the size of their logits.
+    Scores are log-odds of the classes, which compare examples whatever the size of their logits.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -83,7 +83,7 @@ def auroc(logits: Outputs, y: Labels) -> float:
 def log_odds(logits: Outputs) -> Outputs:
     """Log-odds of each class against the others, (n, classes); unlike probabilities they never round to one.
 
-    They are finite where a class is ruled out by a logit of minus infinity.
+    They stay finite where a logit of minus infinity rules out a class.
 
     >>> log_odds(np.array([[0.0, 0.0], [60.0, 0.0]])).tolist()
     [[0.0, 0.0], [60.0, -60.0]]
@@ -115,8 +115,8 @@ def shares_by_row(logits: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
 def f1_by_row(logits: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
     """Values of the rows whose mean is the macro F1, and whose variance over n is its variance to first order.
 
-    A class's F1 is a ratio of means over rows, 2 [both] over [either], with either = predicted + there, so that a row
-    has (2 both - F1 either) / [either] beside the F1 (the delta method); None if there are few rows of a class.
+    A class's F1 is a ratio of means over rows, 2 [both] over [either], with either = predicted + there.  By the delta
+    method a row has (2 both - F1 either) / [either] beside the F1; None if there are few rows of a class.
     """
     predicted = logits.argmax(1)
     there, counts = np.unique(y, return_counts=True)
@@ -136,9 +136,9 @@ MISSED = 5
 
 
 def only_class_found(right: Tensor, y: Tensor) -> int | None:
-    """The only class of which a model finds any example, from which of them are right; None if there is no such class.
+    """The only class that a model finds examples of, given which are right; None if there is none.
 
-    With two classes it takes every example for that one, or nearly; with more it may confuse the others.
+    With two classes it predicts nearly always that one; with more it may confuse the others.
     """
     classes: set[int] = set(y[right].tolist())
     if len(classes) != 1 or int((y != min(classes)).sum()) < MISSED:

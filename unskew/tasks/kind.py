@@ -28,38 +28,36 @@ class TaskKind:
 
     Attributes:
         name: Its name in an experiment.
-        targets: What a label is.
-        width: Number of outputs for so many names of what outputs stand for.
+        targets: The form of its labels.
+        width: Number of outputs for so many output names.
         losses: Losses of each example from (outputs, targets), (batch,); the first is the default.
         measures: What can be reported; the first is the headline.
-        predict: Predictions from outputs and the labels or names of what they stand for, one for each example.
-        predicted: Name of the column of predictions where they are written beside what they are of.
-        meaning: What a prediction means, where that is neither a label nor a number like the target.
-        probabilities: Probability of each class, (n, classes), from outputs that were trained by the first loss; None
-            where there are none.
+        predict: Predictions, one an example, from outputs and their labels or names.
+        predicted: Name of the column of predictions in a written table.
+        meaning: The meaning of a prediction that is neither a label nor a number like the target.
+        probabilities: Class probabilities, (n, classes), from outputs trained by the first loss; None if there are
+            none.
         model: Name of the network that is trained if none is named.
-        gives: What a method may need of it: "classes", a label from 0 for each example; "classifier", a last linear
-            layer with a row for each class (`unskew.tasks.needs`).
-        links: By loss, the function from outputs to what measures and predictions see; if none, they see the outputs.
-        scale: By what targets are scaled for a loss of the kind, (shift, scale), from (training targets, name of the
-            loss); None where they are not.
-        correct: True where an example's class is found, (n,) bool, from (outputs, targets); None where there are no
-            classes.
-        family: Makes the measure of a name that has a number in it; None if it is no such name.
-        check: Says what is wrong with (training targets, names of outputs, name of the loss); empty if nothing is.
-        report: Makes what a report draws of the outputs for the global test set and its targets, after the last round;
-            None where there is nothing.
-        positions: True if the outputs of an example are a row for each position, (n, positions, width).
-        maps: True if they are such, and the network returns them as of images, (n, width, ...).
-        needs_all_clients: True if `check` is about the targets of all clients together, so that those of one alone may
-            be otherwise.
-        constant: Outputs that say the same of every example, (width,), from (training targets, width), not seen through
-            a link; None where nothing is known to beat.
-        ordered: True if the order of the classes matters: where it is declared, `check` gets 0, 1, ... for their names.
-        losses_of_models: True if a network that is meant for another loss than the first (`unskew.models.LOSS`) gets it
-            by default.
-        link: The function from outputs to what all measures and predictions see, chosen by `linked`; None if they see
-            the outputs.  `seen` applies it.
+        gives: What it offers methods (`unskew.tasks.needs`): "classes", a label from 0 for each example; "classifier",
+            a last linear layer with a row for each class.
+        links: By loss, a function of outputs that measures and predictions see; by default the outputs themselves.
+        scale: Scaling of targets for a loss, (shift, scale), from (training targets, name of the loss); None if
+            unscaled.
+        correct: True where an example's class is found, (n,) bool, from (outputs, targets); None without classes.
+        family: Makes the measure for a name with a number in it; None for other names.
+        check: Says what is wrong with (training targets, names of outputs, name of the loss); empty if nothing.
+        report: Makes what a report draws from the global test set's outputs and targets after the last round; None if
+            nothing.
+        positions: True if an example's outputs have a row for each position, (n, positions, width).
+        maps: True if they do, and the network returns them like images, (n, width, ...).
+        needs_all_clients: True if `check` judges all clients' targets together, not one client's alone.
+        constant: Constant outputs that a model has to beat, (width,), from (training targets, width), before any link;
+            None if unknown.
+        ordered: True if the order of classes matters; where declared, `check` gets 0, 1, ... as their names.
+        losses_of_models: True if a network meant for another loss than the first (`unskew.models.LOSS`) gets that by
+            default.
+        link: The function of outputs that all measures and predictions see, chosen by `linked` and applied by `seen`;
+            None if they see the outputs.
     """
 
     name: str
@@ -116,7 +114,7 @@ class TaskKind:
         return dataclasses.replace(self, measures=(first, *(m for m in self.measures if m.name != name)))
 
     def loss(self, name: str | None) -> Loss:
-        """The loss of that name, by default the first; module:function, or an installed package's, is somebody's own.
+        """The loss of that name, by default the first; it may be module:function or an installed package's.
 
         Raises:
             ConfigError: If there is none.
@@ -135,11 +133,11 @@ class TaskKind:
         return ConfigError(f"{setting}: {self.name} has no {name!r}{near} (it has {', '.join(known)})")
 
     def linked(self, loss: str | None) -> "TaskKind":
-        """The kind whose measures and predictions see outputs through the link of this loss."""
+        """The kind whose measures and predictions see outputs through this loss's link."""
         return dataclasses.replace(self, link=self.links.get(loss or "", self.link))
 
     def scaled(self, scale: Scale) -> "TaskKind":
-        """The kind whose outputs are for targets (y - shift) / scale, and are seen in the target's own unit."""
+        """The kind with outputs for targets (y - shift) / scale, seen in the target's own unit."""
         return dataclasses.replace(self, link=lambda outputs: unscaled(self.seen(outputs), scale))
 
     def seen(self, outputs: Tensor) -> Tensor:
@@ -147,7 +145,7 @@ class TaskKind:
         return outputs if self.link is None else self.link(outputs)
 
     def measure(self, name: str) -> Measure:
-        """The measure of that name; module:attribute, or one of an installed package, is somebody's own.
+        """The measure of that name; it may be module:attribute or an installed package's.
 
         Raises:
             ConfigError: If there is none.
@@ -176,7 +174,7 @@ class TaskKind:
         return measures
 
     def check_evaluate(self, names: Sequence[str], models: Sequence[str]) -> None:
-        """Refuse names that are neither models to evaluate nor measures; one of somebody's own is not looked at.
+        """Refuse names that are neither models to evaluate nor measures; custom ones are not checked.
 
         Raises:
             ConfigError: If there is one.
@@ -189,12 +187,12 @@ class TaskKind:
 
 # ---------------------------------------------------------------- losses
 def is_ours(value: Any) -> bool:
-    """True for a function or an object of unskew itself, which leaves what it is given as it is."""
+    """True for unskew's own functions and objects, which do not change their inputs."""
     return str(getattr(value, "__module__", "")).startswith("unskew.")
 
 
 def own_loss(loss: Loss) -> Loss:
-    """The loss of copies of outputs and targets, which somebody's own may change; one of ours is as it is."""
+    """A custom loss, given copies of outputs and targets, as it may change them; one of ours as it is."""
     if is_ours(loss):
         return loss
 
@@ -219,7 +217,7 @@ def unscaled(y: Tensor, scale: Scale) -> Tensor:
 
 
 def batchwise(loss: Loss) -> Loss:
-    """Mark a loss whose value for an example depends on the other examples of its batch, as Cox's does."""
+    """Mark a loss whose value for an example depends on the rest of its batch, as Cox's does."""
     loss.__dict__["batchwise"] = True
     return loss
 
@@ -242,10 +240,10 @@ def loss_measure(loss: Loss) -> Measure:
 
 # ---------------------------------------------------------------- measures of somebody's own
 def as_measure(piece: Any) -> Measure:
-    """A measure as it is; a function of (outputs, targets), arrays of all examples, as one of which more is better.
+    """A measure as it is; a function of (outputs, targets), arrays of all examples, as one where higher is better.
 
     Raises:
-        ConfigError: If its name cannot stand in metrics, or its direction or range are none.
+        ConfigError: If its name cannot stand in metrics, or its direction or range is invalid.
     """
     name = piece.name if isinstance(piece, Measure) else getattr(piece, "__name__", type(piece).__name__)
     if not name.isidentifier():

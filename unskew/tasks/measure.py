@@ -1,4 +1,4 @@
-"""Measures of how good predictions are, and how their values are read and written.  No PyTorch is imported."""
+"""Measures of how good predictions are, and how their values are shown.  Imports no PyTorch."""
 
 import math
 import sys
@@ -33,22 +33,23 @@ LONGEST = 24
 class Measure:
     """A number that says how good predictions are.
 
-    A run's folder holds all but the two functions, so that a report can show a measure without the code that took it.
+    A run's folder holds all but the functions, so a report can show a measure without its code.
 
     Attributes:
         name: Its name in metrics: `accuracy` makes global.accuracy and personal.accuracy.mean.
         label: Its name in tables and on axes, as in "balanced accuracy".
         direction: The better direction.
-        low, high: Its range; None where it has no end.  A client's value outside of it is refused.
+        low, high: Its range; None where it has no end.  A client's value outside it is refused.
         percent: True for a fraction that is shown in percent.
         each: Value of each example from (outputs, targets), (n,); their mean is the measure.
-        whole: Value of all examples together from (outputs, targets), NaN where it is not defined, as the area under
-            the curve of a single class.  A measure has one of the two.
-        link: From the mean of `each` to the measure, as exp makes perplexity of the mean loss; the mean itself if none.
-        by_row: Beside `whole` or `link`, where the variance is known: values from (outputs, targets), (n,).  Their mean
-            is the measure, and their variance over n its variance.  None where they are too few.
-        of_positives: True if it is about the positive class, which is the second of two.
-        positive: The name of that class, which stands in the label, too; empty for other measures.
+        whole: Value of all examples together from (outputs, targets), NaN where undefined, as an AUROC of one class.  A
+            measure has `each` or `whole`.
+        link: From the mean of `each` to the measure, as exp turns mean loss into perplexity; by default the mean
+            itself.
+        by_row: For `whole` or `link` with a known variance: values from (outputs, targets), (n,).  Their mean is the
+            measure, and their variance over n its variance.  None if there are too few.
+        of_positives: True if it is about the positive class, the second of two.
+        positive: That class's name, also in the label; empty for other measures.
     """
 
     name: str
@@ -67,10 +68,10 @@ class Measure:
     positive: str = field(default="", compare=False)
 
     def check(self) -> None:
-        """Check functions, direction and range, which somebody has written.
+        """Check functions, direction and range of a user's measure.
 
         Raises:
-            ConfigError: If there are none such.
+            ConfigError: If one is missing or invalid.
         """
         ends = self.low, self.high
         for wrong, what in (
@@ -93,7 +94,7 @@ class Measure:
         return replace(self, label=f"{self.label} for {name}", positive=name)
 
     def of_mean(self, mean: float) -> float:
-        """The measure of examples of which `each` has this mean."""
+        """The measure of examples where `each` has this mean."""
         return mean if self.link is None else self.link(mean)
 
     @property
@@ -123,12 +124,12 @@ class Measure:
 
     @property
     def of_rows(self) -> bool:
-        """True if it is a mean over rows, so that rows alone say how far it may be off by chance."""
+        """True if it is a mean over rows, so the rows alone show its uncertainty."""
         return self.each is not None and self.link is None
 
     @property
     def of_events(self) -> bool:
-        """True if what it says hangs on the examples that had the event, and not on those of the rarest class."""
+        """True if it depends on the examples with the event, not on those of the rarest class."""
         return self.name == "concordance"
 
     @property
@@ -138,7 +139,7 @@ class Measure:
 
     @property
     def way(self) -> str:
-        """A note on which values are better, where those are the lower ones; else empty."""
+        """A note that lower values are better; else empty."""
         return "" if self.higher else "lower is better"
 
     @property
@@ -148,7 +149,7 @@ class Measure:
 
     @property
     def axis(self) -> str:
-        """Its label with what stands beside it, as in "accuracy, %"."""
+        """Its label with its unit, as in "accuracy, %"."""
         return ", ".join(filter(None, [self.label, self.unit]))
 
     @property
@@ -158,7 +159,7 @@ class Measure:
 
     @property
     def apart(self) -> str:
-        """Words behind the heading of one value minus another: the unit, and `way`; with a comma before it."""
+        """Words after the heading of a difference: a comma, the unit, and `way`."""
         return "".join(f", {part}" for part in (self.points, self.way) if part)
 
     @property
@@ -169,7 +170,7 @@ class Measure:
         return " and ".join(ends) or "a finite number"
 
     def allows(self, value: float | None) -> bool:
-        """Return true if a value is one that the measure can have; None is that of a measure that is not defined."""
+        """Return true if the measure can have this value; None is an undefined measure's."""
         if value is None:
             return self.each is None
         inside = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
@@ -177,7 +178,7 @@ class Measure:
 
     @property
     def bounded(self) -> bool:
-        """True for values between two ends about as far apart as 0 and 1: three decimals say all of them."""
+        """True if its range is about as wide as 0 to 1, so three decimals are enough."""
         return self.low is not None and self.high is not None and self.high - self.low <= 2
 
     @property
@@ -208,7 +209,7 @@ class Measure:
         return difference > 0 if self.higher else difference < 0
 
     def show(self, value: float, digits: int = 1) -> str:
-        """A value without its unit: in percent with so many decimals, with three if it is bounded, or four figures.
+        """A value without its unit: percent with so many decimals, three decimals if bounded, or four figures.
 
         >>> ACCURACY.show(0.8614), Measure("mse", "MSE", "lower", high=None, percent=False).show(12.3456)
         ('86.1', '12.35')
@@ -218,7 +219,7 @@ class Measure:
         return f"{100 * value:.{digits}f}" if self.percent else f"{value:.3f}" if self.bounded else f"{value:.4g}"
 
     def spread(self, std: float | None) -> str:
-        """A standard deviation to stand behind a value, with two figures if not in percent; empty if there is none.
+        """A standard deviation after a value, with two figures if not in percent; empty if there is none.
 
         >>> ACCURACY.spread(0.0164), Measure("mse", "MSE", "lower", high=None, percent=False).spread(0.01646)
         (' ± 1.6', ' ± 0.016')
@@ -229,7 +230,7 @@ class Measure:
         return f" ± {f'{std:.2g}' if plain else self.show(std)}"
 
     def signed(self, difference: float, width: float = 0.0) -> str:
-        """A difference of two values without its unit, signed: in percentage points, or as `show` has values.
+        """A signed difference of two values without its unit: in percentage points, or as `show` formats values.
 
         Without a scale an interval of this width gives the decimals: three figures of the width.
 
@@ -241,11 +242,11 @@ class Measure:
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
     def interval(self, low: float, high: float) -> str:
-        """An interval of a difference of two values, as `signed` has its ends.
+        """An interval of a difference of two values, its ends as `signed` formats them.
 
-        With two seeds it may reach beyond any difference that there can be; there it says so and gives no number.
-        Without a width it is no interval, but that of a difference that is the same in every seed.
-        One that excludes zero has a sign at an end, too, that rounds to zero.
+        With two seeds it may exceed any possible difference; it then says so without a number. An interval of no width
+        means that the difference is the same in every seed. One that excludes zero keeps the sign of an end that rounds
+        to zero.
 
         >>> ACCURACY.interval(-0.1, 0.2), ACCURACY.interval(-0.1, 1.3), ACCURACY.interval(-3.9, 4.6)
         ('[−10.00, +20.00]', '[−10.00, >+100.00]', '[wider than the scale]')
@@ -268,7 +269,7 @@ class Measure:
         return f"[{first}, {last}]"
 
     def with_interval(self, difference: float, low: float | None, high: float | None) -> str:
-        """A difference, signed, and its interval, if it has one.
+        """A signed difference, and its interval if it has one.
 
         >>> Measure("mse", "MSE", "lower", high=None, percent=False).with_interval(-0.6834, -1.59, 0.2231)
         '−0.68 [−1.59, +0.22]'
@@ -283,11 +284,11 @@ class Measure:
 
     @property
     def turned(self) -> str:
-        """End of a sentence about gains, where lower is better: that their sign is reversed; else empty."""
+        """End of a sentence about gains: that their sign is reversed, if lower is better; else empty."""
         return "" if self.higher else ", with the sign reversed so that positive is better"
 
     def rows_of(self, outputs: "Tensor", y: "Tensor") -> "npt.NDArray[np.float64] | None":
-        """The values of `by_row`; None where there are none."""
+        """The values of `by_row`; None if there are none."""
         return (
             None if self.by_row is None else self.by_row(outputs.double().cpu().numpy().copy(), y.cpu().numpy().copy())
         )
@@ -303,7 +304,7 @@ ACCURACY = Measure("accuracy", "accuracy")
 
 
 def described(card: Mapping[str, Any] | None) -> Measure:
-    """The measure that a run's folder describes, accuracy if it describes none; it cannot be taken, only shown."""
+    """The measure that a run's folder describes, by default accuracy; it can only be shown, not computed."""
     if card is None:
         return ACCURACY
     written: dict[str, Any] = {k: shown(v) if isinstance(v, str) else v for k, v in card.items()}

@@ -17,7 +17,7 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def of_labels(score: str, outputs: Array, y: Array) -> float:
-    """Mean of scikit-learn's score over the labels that some examples have and others lack; NaN without one."""
+    """Mean of scikit-learn's score over labels that some examples have and others lack; NaN without one."""
     from sklearn import metrics  # a run that does not ask for it need not import it
 
     used = np.flatnonzero(y.any(0) & (1 - y).any(0))

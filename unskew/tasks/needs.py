@@ -1,10 +1,10 @@
-"""Needs of methods: what a method needs of a task, declared beside the method, checked before any work.
+"""What a method needs of a task: declared beside the method, checked before any work.
 
-A method, a loss term or a wrapper says with a class attribute what it cannot do without:
+A method, a loss term or a wrapper declares its needs in a class attribute:
 
     needs: ClassVar[tuple[str, ...]] = ("classes", "classifier")
 
-A kind of task says what it gives (`TaskKind.gives`).  What says nothing goes with every task.
+A kind of task says what it gives (`TaskKind.gives`).  Without `needs` every task will do.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def _declared(value: Any) -> set[str]:
 
 
 def given(kind: TaskKind, binned: bool = False, weighted: bool = False) -> frozenset[str]:
-    """Return what tasks of a kind, without class weights, give; whether inputs are images only the data can say."""
+    """Return what tasks of a kind give without class weights; only the data say if inputs are images."""
     counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
     apart = not weighted and not is_batchwise(next(iter(kind.losses.values())))
     always = {"features", "images"}

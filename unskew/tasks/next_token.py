@@ -1,8 +1,8 @@
-"""Next token: which one follows at each of the last positions of a sequence.
+"""Next token: the one that follows at each of a sequence's last positions.
 
-Outputs are (batch, positions, vocabulary); of targets for fewer positions than the network reads, (batch, fewer), the
-last are meant, so that one network learns from the character after a window and from every character in it.  A target
-of `IGNORED` counts nowhere: an example's loss and accuracy are means over its other positions.
+Outputs are (batch, positions, vocabulary).  Targets for fewer positions, (batch, fewer), are of the last ones, so one
+network learns from the character after a window and from every character in it.  A target of `IGNORED` counts nowhere:
+an example's loss and accuracy are means over its other positions.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Share of the positions that count at which the likeliest token follows, (n,)."""
+    """Share of counting positions where the likeliest token follows, (n,)."""
     right = (_last(outputs, y).argmax(-1) == y).to(outputs)
     return _mean(right, y).clamp(max=1.0)  # rounding
 

@@ -1,4 +1,4 @@
-"""Ordinal: grades in an order, such as a severity from 0 to 4, by an output for each step from a grade to the next.
+"""Ordinal: ordered grades, such as a severity from 0 to 4, by an output for each step between grades.
 
 E. Frank, M. Hall, "A Simple Approach to Ordinal Classification", ECML 2001; trained as one network, as in Z. Niu, M.
 Zhou, L. Wang, X. Gao, G. Hua, "Ordinal Regression with Multiple Output CNN for Age Estimation", CVPR 2016.

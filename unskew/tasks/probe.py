@@ -1,6 +1,6 @@
-"""Facts learnt by running a network on a few examples: its head, and the buffers that training changes.
+"""What a run of a network on a few examples shows: its head, and the buffers that training changes.
 
-A run shows what names and types of layers cannot: a head may be registered first, a layer may be unused, and a floating
+Names and types of layers do not show this.  A head may be registered first, a layer may be unused, and a floating
 buffer is a statistic in one layer and a mask in another.
 """
 
@@ -20,9 +20,9 @@ from unskew.tree import Tree
 def head_of(module: nn.Module, examples: Tensor | Tree, width: int) -> tuple[str, ...]:
     """The layer that makes the `width` outputs; none if a run does not show one.
 
-    It is the last that is called of those with parameters, and its weight has a row for each output.  That nothing
-    bends what it makes is tried: outputs double with its parameters, and not with those of a layer around it.  The
-    network takes the examples, (batch, *input_shape), in evaluation mode, and stays in it.
+    It is the last layer called that has parameters, and its weight has a row for each output.  A test shows that its
+    outputs stay linear: they double with its parameters, and not with those of a layer around it.  The network takes
+    the examples, (batch, *input_shape), in evaluation mode, and stays in it.
     """
     called: list[tuple[str, nn.Module]] = []
     hooks = [
@@ -69,11 +69,11 @@ PASSES = 4
 
 
 def statistics_of(module: nn.Module, examples: Tensor | Tree) -> frozenset[str]:
-    """Buffers that passes in training mode change, or write to in a layer where they change another.
+    """Buffers that training passes change, or write to in a layer where they change another.
 
-    A mean may stay zero by chance beside a variance, and a mask may be computed anew.  All floating buffers, if the
-    network cannot take the examples, (batch, *input_shape).  Their values are then as before, and the mode is that of
-    training.
+    A mean may stay zero by chance beside a variance, and a mask may be recomputed.  All floating buffers, if the
+    network cannot take the examples, (batch, *input_shape).  Buffers are then restored; the network is in training
+    mode.
     """
     before = {n: (b, b._version, b.clone()) for n, b in module.named_buffers()}
     try:
@@ -99,7 +99,7 @@ def statistics_of(module: nn.Module, examples: Tensor | Tree) -> frozenset[str]:
 
 
 def draws_in_evaluation(module: nn.Module, examples: Tensor | Tree) -> list[str]:
-    """Global generators that a pass in evaluation mode draws from, as `global_states` names them."""
+    """Global generators that an evaluation pass draws from, as `global_states` names them."""
     with _quietly(), torch.no_grad():
         before = global_states()
         with suppress(Exception):  # the network may be user code; `check_network` says what it cannot take

@@ -34,7 +34,7 @@ def poisson(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def r2(outputs: Array, y: Array) -> float:
-    """1 - squared error / variance, the mean over the numbers; NaN where one does not vary."""
+    """1 - squared error / variance, the mean over the numbers; NaN if one does not vary."""
     from sklearn.metrics import r2_score  # a run that does not ask for it need not import it
 
     y = y.reshape(outputs.shape)
@@ -52,13 +52,13 @@ def root_by_row(outputs: Array, y: Array) -> Array | None:
 
 
 def not_negative(targets: Array, names: Sequence[str], loss: str) -> str:
-    """Return an error message if a rate is to be learned from a negative number."""
+    """Return an error message if a rate has a negative target."""
     low = float(targets.min())
     return f"with loss = 'poisson' needs targets of at least 0, got {low:g}" if loss == "poisson" and low < 0 else ""
 
 
 def predicted(outputs: Array, y: Array) -> Info | None:
-    """Truth and prediction of at most 500 numbers, evenly taken, with a warning if their mean is a better guess."""
+    """Truth and prediction of up to 500 numbers, evenly spaced, with a warning if their mean is a better guess."""
     shown, truth = outputs.reshape(-1), y.reshape(-1)
     some = np.linspace(0, len(truth) - 1, min(len(truth), 500)).round().astype(int)
     numbers = {"true": tuple(truth[some].tolist()), "predicted": tuple(shown[some].tolist())}
@@ -77,12 +77,12 @@ def _worse_than_the_mean(outputs: Array, y: Array) -> tuple[str, ...]:
 
 
 def mean(y: Tensor, width: int) -> Tensor:
-    """The targets' mean, (width,), which is what a model has to beat."""
+    """The targets' mean, (width,), which a model has to beat."""
     return y.double().reshape(len(y), width).mean(0)
 
 
 def scale(y: Tensor, loss: str) -> Scale:
-    """Mean and standard deviation of targets, or of a rate 0 and the mean; a constant target has scale 1.
+    """Mean and standard deviation of targets, or for a rate 0 and the mean; a constant target has scale 1.
 
     Each of several numbers has its own.
     """

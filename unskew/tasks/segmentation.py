@@ -1,6 +1,6 @@
 """Segmentation: one of several classes for each pixel of an image; the first is the background.
 
-The network returns (batch, classes, height, width), or for two classes one logit a pixel, of the second; here outputs
+The network returns (batch, classes, height, width), or for two classes one logit a pixel, the second's; here outputs
 are (batch, height, width, classes).  A target of `IGNORED` counts nowhere.
 """
 
@@ -15,9 +15,9 @@ from unskew.tasks.targets import IGNORED, MAP
 
 
 def dice(outputs: Tensor, y: Tensor) -> Tensor:
-    """2 |A and B| / (|A| + |B|) of the pixels found and there, (n,): the mean over the classes but the first.
+    """2 |A and B| / (|A| + |B|) of pixels found and pixels there, (n,): the mean over classes but the first.
 
-    L. R. Dice, Ecology 26, 1945.  Of one neither there nor found: 1.
+    L. R. Dice, Ecology 26, 1945.  A class neither there nor found has 1.
     """
     classes, counts = outputs.shape[-1], (y != IGNORED)[..., None]
     found, there = (F.one_hot(of, classes).mul(counts).flatten(1, 2) for of in (outputs.argmax(-1), y.clamp(min=0)))

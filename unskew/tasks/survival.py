@@ -1,12 +1,12 @@
-"""Survival: who has the event earlier, learned from times of which some are censored on the right.
+"""Survival: who has the event earlier, learned from times, some right-censored.
 
 D. R. Cox, "Regression models and life-tables", Journal of the Royal Statistical Society B 34, 1972; ties after
 N. Breslow, Biometrics 30, 1974.  F. E. Harrell et al., "Evaluating the yield of medical tests", JAMA 247, 1982.
 
 Notation   eta  output of the network, the log of the relative hazard: the higher, the earlier
            t    time, d 1 if the event happened then and 0 if the example was censored
-Departures Risk sets are those of the batch, as mini-batches and clients allow no others: the more examples a batch has,
-           the nearer the loss is to Cox's.
+Departures Risk sets are within the batch, as mini-batches and clients allow no others: the larger a batch, the nearer
+           the loss is to Cox's.
 """
 
 import numpy as np
@@ -41,8 +41,8 @@ def cox(outputs: Tensor, y: Tensor) -> Tensor:
 def concordance(outputs: Array, y: Array) -> float:
     """Harrell's index: share of comparable pairs in which the one with the earlier event has the higher risk.
 
-    A pair is comparable if the earlier time is an event's; of equal times, if one is an event and one is censored, who
-    lived longer.  Equal risks count one half.  NaN where no pair is comparable.
+    A pair is comparable if the earlier time is an event.  At equal times, an event and a censored example are
+    comparable: the latter lived longer.  Equal risks count one half.  NaN if no pair is comparable.
     """
     pairs, agreeing = _pairs_by_row(outputs, y)
     return float(agreeing.sum() / pairs.sum()) if pairs.any() else float("nan")
@@ -66,16 +66,16 @@ def _pairs_by_row(outputs: Array, y: Array) -> tuple[Array, Array]:
 def concordance_by_row(outputs: Array, y: Array) -> Array | None:
     """Values of the rows whose mean is Harrell's index, and whose variance over n is its variance; None for few events.
 
-    The index is C = A / P, a ratio of two U-statistics over pairs of rows: P is the share of pairs that are comparable,
-    A of those that agree, too.  By Hoeffding's projection a row moves a U-statistic from its mean by 2 / n times the
-    mean over its own pairs minus that mean, a_i - A and p_i - P, so that by the delta method C is moved by
+    The index is C = A / P, a ratio of two U-statistics over pairs of rows: P is the share of comparable pairs, A of
+    those that also agree.  By Hoeffding's projection a row moves a U-statistic by 2 / n times the mean over its own
+    pairs minus the overall mean: a_i - A and p_i - P.  By the delta method it moves C by
 
         psi_i / n,  psi_i = 2 ((a_i - A) - C (p_i - P)) / P = 2 (a_i - C p_i) / P,
 
-    whose sum is zero.  The variance of C is that of psi over n, larger by n (n - 1) / (n - 2)^2, which makes it the
-    jackknife's of a U-statistic (J. N. Arvesen, Annals of Mathematical Statistics 40, 1969): a_i and p_i are means over
-    rows that are drawn themselves.  Two models' indices on the same rows differ by the mean of the differences of their
-    values, whose variance has the pairing in it, as L. Kang et al., Statistics in Medicine 34, 2015, have it.
+    whose sum is zero.  The variance of C is that of psi over n, times n (n - 1) / (n - 2)^2.  This is the jackknife's
+    of a U-statistic (J. N. Arvesen, Annals of Mathematical Statistics 40, 1969): a_i and p_i are means over rows that
+    are drawn themselves.  Two models' indices on the same rows differ by the mean of their values' differences, whose
+    variance accounts for the pairing, as in L. Kang et al., Statistics in Medicine 34, 2015.
     """
     n = len(y)
     if int((y[:, 1] == 1).sum()) < FEWEST:

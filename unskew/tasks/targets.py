@@ -1,4 +1,4 @@
-"""Targets: what an example's label may be, besides a class, and how it is read and refused.
+"""Targets: the forms that an example's label may have, and how it is read and refused.
 
     CLASS      a class, (N,) int64 from 0
     NUMBER     a number, (N,) float32, or several, (N, numbers), as of a forecast of several steps
@@ -7,10 +7,10 @@
     MAP        a class for each place, as a mask has for each pixel, (N, height, width) int64; `IGNORED` where none is
     TOKENS     the token that follows each of the last positions, (N, positions) int64; `IGNORED` where none is to learn
 
-Data are divided, counted and drawn by **groups** of examples: classes, or, where a target is no class, those that a
-form of targets declares (censored or not), the bins of `task.bins`, or one group of all.
+Data are divided, counted and drawn by **groups** of examples.  Groups are classes, or for other targets those of the
+form (censored or not), the bins of `task.bins`, or one group of all.
 
-A kind of task names the form of its targets; another form is a `Targets` of one's own.
+A kind of task names the form of its targets; another form is your own `Targets`.
 """
 
 import re
@@ -41,7 +41,7 @@ _TRUTHS: dict[str, Label] = {"False": False, "True": True}
 
 
 def labels_of(names: Sequence[str], label_type: LabelType) -> tuple[Label, ...]:
-    """The labels that classes of these names stand for.
+    """The labels that these class names stand for.
 
     >>> labels_of(("0", "7"), "integer")
     (0, 7)
@@ -52,7 +52,7 @@ def labels_of(names: Sequence[str], label_type: LabelType) -> tuple[Label, ...]:
 
 
 def mislabelled(names: Sequence[str], label_type: LabelType) -> str:
-    """A sentence on the first name that is none of a label of this type; empty if all are."""
+    """A sentence on the first name that is no label of this type; empty if all are."""
     if label_type == "text":
         return ""
     odd = next((n for n in names if not (_INTEGER.fullmatch(n) if label_type == "integer" else n in _TRUTHS)), None)
@@ -65,7 +65,7 @@ class RowError(DataError):
 
     Attributes:
         row: Its row.
-        what: What is wrong with it, and what to do.
+        what: The problem, and what to do.
     """
 
     def __init__(self, where: str, row: int, what: str) -> None:
@@ -88,13 +88,11 @@ class Targets:
     Attributes:
         name: Its name in messages and in files of data.
         what: The targets in words, as in "learns numbers".
-        read: (place, values) to the targets as they are stored, or a `DataError`, of the first row it refuses a
-            `RowError`.
-        groups: Names of the groups by which examples are counted; classes have those of the data.
-        group_of: The group of each target, (N,) int64; all are one group without it.
-        outputs: Names of what the outputs of a network stand for where the data have none, from the number of a
-            target's columns.
-        tokens: True if a target is a class at each of several places; where inputs are token ids, one of these.
+        read: (place, values) to the targets as stored; raises `DataError`, or `RowError` for the first row refused.
+        groups: Names of the groups by which examples are counted; for classes, the data's.
+        group_of: The group of each target, (N,) int64; by default one group.
+        outputs: Names of a network's outputs where the data have none, from the number of a target's columns.
+        tokens: True if a target is a class at each of several places, or a token id if inputs are token ids.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A task: its kind, a network for it, and which tensors play which part.  No data, no device, no optimiser."""
+"""A task: its kind, a network, and the roles of its tensors.  No data, no device, no optimiser."""
 
 import functools
 import inspect
@@ -40,14 +40,14 @@ class Task:
         build: Makes a fresh network, drawing its initial values from PyTorch's ambient generator.
         loss: Loss of each example from (outputs, targets), (batch,).
         num_classes: Classes of the data, or groups by which its examples are counted.
-        head: Names of the layers, or parameters, that make the outputs; none if they are not known.
+        head: Names of the layers, or parameters, that make the outputs; none if unknown.
         layout: The tensors' names by role.
-        batch_norm: True if some layer takes statistics over the batch, so that a batch needs two examples.
+        batch_norm: True if a layer takes statistics over the batch, which then needs two examples.
         kind: What the outputs mean.
-        measures: What an evaluation reports: the headline, the loss, and the measures that the run asks for.
-        width: Outputs of the network, of each position where there are positions.
-        output: Part of what the network returns that is its outputs; see `outputs_of`.
-        dtype: Type of all floating tensors, the widest of its trained parameters.
+        measures: What an evaluation reports: the headline, the loss, and other measures asked for.
+        width: Outputs of the network, per position if there are positions.
+        output: Where the outputs are in what the network returns; see `outputs_of`.
+        dtype: Type of all floating tensors: the widest of its trained parameters.
     """
 
     build: Callable[[], nn.Module]
@@ -69,14 +69,14 @@ class Task:
 
     @property
     def batchwise(self) -> bool:
-        """True if the loss of an example depends on the other examples of its batch."""
+        """True if an example's loss depends on the rest of its batch."""
         return is_batchwise(self.loss)
 
     @property
     def keeps_outputs(self) -> bool:
         """True if an evaluation keeps outputs and targets: a measure or a report needs all examples at once.
 
-        So does the warning of models that find one class only, where no measure's values say which classes are found.
+        So does the warning of models that find one class only, if no measure shows which classes are found.
         """
         known = self.kind.correct in (None, self.measures[0].each)  # which classes are found
         ranks = self.num_classes == 2 and self.kind.probabilities is not None  # how probable the second class is
@@ -85,9 +85,9 @@ class Task:
         )
 
     def columns(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """Return what an evaluation keeps of each example: its value in the measures that are means over examples.
+        """Return what an evaluation keeps of each example: its value in measures that are means over examples.
 
-        Where a measure or a report needs all examples at once, the outputs, as those see them, and targets follow.
+        If a measure or a report needs all examples at once, outputs, as these see them, and targets follow.
         """
         seen = self.kind.seen(outputs)
         values = tuple(  # of copies, which user code may change
@@ -101,10 +101,10 @@ class Task:
         return (*values, outputs if self.kind.link is None else self.kind.seen(outputs.double()), y)
 
     def values(self, columns: Sequence[Tensor]) -> tuple[float, ...]:
-        """The value of each measure from the columns of all examples; NaN where it is not defined for them.
+        """The value of each measure from the columns of all examples; NaN where undefined.
 
         Raises:
-            ConfigError: If one is outside its measure's range: it would be refused of a client, and drawn wrongly.
+            ConfigError: If one is outside its measure's range: a client's would be refused, and drawn wrongly.
         """
         each = iter(columns)
         values = tuple(
@@ -141,7 +141,7 @@ class Task:
             ) from error
 
     def scaled(self, scale: Scale) -> "Task":
-        """The task whose loss is of targets (y - shift) / scale; measures and predictions are in the target's unit."""
+        """The task with a loss of targets (y - shift) / scale; measures and predictions keep the target's unit."""
         own = self.loss
         loss: Loss = functools.wraps(own)(lambda outputs, y: own(outputs, scaled(y, scale)))
         of_seen: Loss = functools.wraps(loss)(lambda outputs, y: loss(scaled(outputs, scale), y))
@@ -154,7 +154,7 @@ class Task:
         return 2 if self.batch_norm else 1
 
     def module(self) -> nn.Module:
-        """A network whose values are about to be replaced, and one of somebody's own gets copies of its inputs."""
+        """A network whose values will be replaced; a user's network gets copies of its inputs."""
         with Key(0).ambient():
             module = of_type(_without_counters(self.build()), self.dtype)
         if not is_ours(module) or self.dtype != torch.float32:
@@ -169,7 +169,7 @@ class Task:
         return module
 
     def constants(self, frozen: bool = False) -> Params:
-        """Values of the rest of a model, whoever trained it: of `frozen` tensors alone, or of all constants."""
+        """Values of a model's constants, or of `frozen` tensors alone, the same whoever trained it."""
         module = self.module()
         rest = () if frozen else (n for n, b in module.named_buffers() if b.is_floating_point())
         names = dict.fromkeys((*self.layout.frozen, *(n for n in rest if n not in self.layout.buffers)))
@@ -203,12 +203,12 @@ def make_task(
         num_classes: Classes of the data, or groups by which its examples are counted.
         loss: A name in the kind's losses, by default the first, or a function from (outputs, targets) to the loss of
             each example.
-        examples: A few examples, on which a run of the network shows its head and its statistics; without any the head
-            is not known, and all buffers are taken for statistics.
+        examples: A few examples; a run on them shows the network's head and statistics.  Without any the head is
+            unknown, and all buffers count as statistics.
         head: Name of the layer, or parameter, that makes the outputs; by default what a run shows.
         kind: What the outputs mean.
         asked: Measures, or their names, to report beside the headline and the loss.
-        outputs: Number of names of what outputs stand for; by default the classes.
+        outputs: Number of output names; by default the classes.
         target_scale: As `Task.scaled` takes it.
         output: As in `Task`.
 
@@ -284,7 +284,7 @@ def make_task(
 
 
 def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[str], key: Key) -> list[str]:
-    """Select the tensors that have other values where the network is made again, under this key."""
+    """Select the tensors that differ when the network is made again under this key."""
     with key.ambient():
         here, again = tensors_of(module), tensors_of(build())
     return [n for n in names if n not in again or not same_values(here[n], again[n])]
@@ -293,7 +293,7 @@ def _drawn(build: Callable[[], nn.Module], module: nn.Module, names: Sequence[st
 def copied_arguments(
     one: Tensor, _module: object, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of a network's inputs, since a layer may work in place: floating ones of the type of `one` parameter."""
+    """Copies of a network's inputs, as a layer may work in place; floating ones in the type of `one` parameter."""
 
     def copy(x: Any) -> Any:
         cast = isinstance(x, Tensor) and x.dtype != one.dtype and x.is_floating_point()
@@ -307,9 +307,8 @@ def copied_arguments(
 def outputs_of(given: Any, kind: TaskKind, width: int, output: str | int | None = None) -> Any:
     """The outputs in what a network returns, (n, width) or (n, positions, width).
 
-    Of several parts they are that of the name or place `output`; by default the `logits`, as Hugging Face calls them,
-    or `out`, as torchvision does.  (n,) is (n, 1), and where one logit is given for two classes of a map, the first has
-    the logit 0.
+    Of several parts, `output` gives the name or place; by default `logits`, as in Hugging Face, or `out`, as in
+    torchvision.  (n,) becomes (n, 1).  If a map has one logit for two classes, the first class has the logit 0.
     """
     if not isinstance(given, Tensor):
         parts = given if isinstance(given, Mapping) else dict(getattr(given, "__dict__", {}))
@@ -326,10 +325,10 @@ def outputs_of(given: Any, kind: TaskKind, width: int, output: str | int | None 
 
 
 def frozen_tensors(module: nn.Module) -> tuple[str, ...]:
-    """Names of what training cannot change: parameters with `requires_grad=False`, and the buffers that go with them.
+    """Names of tensors that training cannot change: parameters with `requires_grad=False`, and their buffers.
 
-    A buffer goes with the parameters of its layer, of a layer without any with those of the closest one around it.
-    Integer counters are left out.
+    A buffer belongs to the parameters of its layer, or of the closest layer around it that has any.  Integer counters
+    are left out.
     """
     parameters = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
     if not parameters:
@@ -346,7 +345,7 @@ def _is_beside_frozen(module: nn.Module, buffer: str) -> bool:
 
 
 def check_frozen(build: Callable[[], nn.Module], module: nn.Module, frozen: Sequence[str]) -> None:
-    """Refuse a network that leaves nothing to train, or whose frozen tensors are others when it is made again.
+    """Refuse a network with nothing to train, or whose frozen tensors change when it is made again.
 
     Raises:
         ConfigError: Naming some of them.
@@ -382,7 +381,7 @@ def _train_parts(layer: nn.Module, mode: bool = True) -> nn.Module:
 
 
 def trained_type(module: nn.Module) -> torch.dtype:
-    """The type in which a network is trained, the widest of its trained parameters.
+    """The type in which a network is trained: the widest of its trained parameters.
 
     Raises:
         ConfigError: If a tensor has no size yet, or a parameter is complex.
@@ -398,7 +397,7 @@ def trained_type(module: nn.Module) -> torch.dtype:
 
 
 def of_type(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module, its floats of this type; PyTorch's `to` would make real numbers of complex ones, too."""
+    """The module with floats of this type; PyTorch's `to` would also turn complex numbers real."""
     module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
     return module
 
@@ -407,7 +406,7 @@ def of_type(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
     """Name the function, softmax or sigmoid, that the network ends in; None if in neither.
 
-    Seen from outputs under large random weights, where others than such a function's do not all lie in [0, 1].
+    Tested by outputs under large random weights: only such a function's all lie in [0, 1].
 
     Args:
         task: The network, which takes the examples.
@@ -430,7 +429,7 @@ def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
 
 
 def takes_logits(task: Task, targets: Tensor) -> bool:
-    """True if the loss applies softmax or sigmoid itself, as autograd's record of it shows."""
+    """True if the loss applies softmax or sigmoid itself, as autograd's graph shows."""
     places = targets.shape if task.kind.positions else targets.shape[:1]
     outputs = torch.zeros(*places, task.width, requires_grad=True)
     with torch.enable_grad():
@@ -452,16 +451,16 @@ def check_network(
     targets: Tensor | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
 ) -> None:
-    """Refuse a network that cannot take the data or does not return logits, by a forward pass in each mode.
+    """Refuse a network that cannot take the data or returns no logits, by a forward pass in each mode.
 
     Args:
         task: The network, as `make_task` has read it.
         examples: One or two examples as training sees them, (batch, *input_shape).
-        targets: Their targets, to try the loss on; it is not tried without them.
+        targets: Their targets, on which the loss is tried; without them it is not.
         precision: As `SgdConfig.precision`.
 
     Raises:
-        ConfigError: If so; names the network, the shape of the examples, and what the network did instead.
+        ConfigError: If so; names the network, the examples' shape, and what the network did instead.
     """
     module = task.module().eval()
     positions = tuple(targets.shape[1:]) if task.kind.positions and targets is not None else ()
@@ -540,5 +539,5 @@ def _without_counters(module: nn.Module) -> nn.Module:
 
 
 def parameter_count(task: Task) -> int:
-    """Numbers in the network's parameters, frozen ones included."""
+    """Number of parameters of the network, frozen ones included."""
     return sum(p.numel() for p in task.module().parameters())

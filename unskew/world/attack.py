@@ -1,8 +1,8 @@
-"""Attacks: malicious clients, in what they upload or in the data that they train on.
+"""Attacks: malicious clients, by their uploads or their training data.
 
-A share of the clients, drawn under the run's key and the same in all rounds and for all methods, attacks in every round
-in which it takes part.  An attack is a frozen dataclass with the fields `name`, by which it is registered, and
-`fraction`; what it does not define is honest.  `wrappers/malicious.py` puts it around a method.
+A share of the clients, drawn under the run's key, attacks in every round it joins; it is the same for all rounds and
+methods.  An attack is a frozen dataclass with the fields `name`, by which it is registered, and `fraction`; whatever it
+does not define stays honest.  `wrappers/malicious.py` puts it around a method.
 """
 
 import inspect
@@ -24,15 +24,15 @@ Fraction = Annotated[float, Interval(ge=0.0, le=1.0)]
 
 
 class Attack:
-    """Base class of attacks, which does nothing.
+    """Base class of attacks; does nothing.
 
     Attributes:
         fraction: Share of clients that are malicious.
         name: Name it is registered by.
-        uploads: True if malicious clients change what they upload.
-        colludes: True if an update is forged from the replies of honest clients, which a simulation shows.
-        alone: False if an update cannot be forged from a malicious client's own update, as on a network.
-        poisons: True if malicious clients change the data that they train on.
+        uploads: True if malicious clients change their uploads.
+        colludes: True if an update is forged from honest clients' replies, which only a simulation shows.
+        alone: False if a malicious client's own update, all it has on a network, is not enough to forge one.
+        poisons: True if malicious clients change their training data.
     """
 
     uploads: ClassVar[bool] = False
@@ -51,8 +51,8 @@ class Attack:
         """Return the update that a malicious client sends.
 
         Args:
-            update: Its honest update, the difference from the model that it was sent.
-            honest: The honest clients' updates of this round where `colludes`, else the malicious client's own alone.
+            update: Its honest update, the difference from the model sent.
+            honest: The round's honest updates if `colludes`, else only the malicious client's own.
             malicious: Number of malicious clients among the replies.
             key: Root of its draws.
         """
@@ -61,11 +61,11 @@ class Attack:
     def poison(
         self, x: Tensor, y: Tensor, classes: int, bounds: tuple[float, float], key: Key
     ) -> tuple[Tensor, Tensor]:
-        """Return the training examples of a malicious client; `bounds` are the smallest and largest input of all."""
+        """Return a malicious client's training examples; `bounds` are the smallest and largest input of all."""
         return x, y
 
     def trigger(self, x: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, int] | None:
-        """Return inputs with a mark, and the class that the attack wants for them; None without such a mark."""
+        """Return marked inputs, and the class that the attack wants for them; None without such a mark."""
         return None
 
 
@@ -105,7 +105,7 @@ class Gaussian(Attack):
 
     Attributes:
         fraction: Share of clients that are malicious.
-        scale: Root-mean-square norm of the noise, in multiples of the norm of the malicious client's honest update.
+        scale: Root-mean-square norm of the noise, in multiples of the malicious client's honest update's norm.
     """
 
     uploads = True
@@ -122,7 +122,7 @@ class Gaussian(Attack):
 
 @dataclass(frozen=True)
 class ALIE(Attack):
-    """Malicious clients stay as close to the mean as honest clients do, all on one side: "a little is enough".
+    """Malicious clients stay as near the mean as honest ones, all on one side: "a little is enough".
 
     G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses for Distributed Learning", NeurIPS
     2019, Algorithm 3.  Of M replies f are forged.  Mean and deviation of each coordinate are those of the honest
@@ -132,7 +132,7 @@ class ALIE(Attack):
 
     Attributes:
         fraction: Share of clients that are malicious.
-        z: Deviations from the mean; None takes the largest that a majority rule does not notice, as above.
+        z: Deviations from the mean; None takes the largest that a majority rule misses, as above.
     """
 
     uploads = True
@@ -150,7 +150,7 @@ class ALIE(Attack):
 
     @staticmethod
     def deviations(replies: int, malicious: int) -> float:
-        """Compute z; 0 where the malicious clients are the majority already.
+        """Compute z; 0 if malicious clients are already the majority.
 
         >>> round(ALIE.deviations(50, 24), 2)
         1.43
@@ -165,12 +165,12 @@ class IPM(Attack):
     """Malicious clients send the honest clients' mean with the opposite sign: inner product manipulation.
 
     C. Xie, O. Koyejo, I. Gupta, "Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product Manipulation", UAI
-    2019, section 4: u_k <- -epsilon mean of the honest updates.  On a network, where a malicious client sees none
-    of them, its own update stands for their mean.
+    2019, section 4: u_k <- -epsilon mean of the honest updates.  On a network a malicious client sees none of them and
+    uses its own update as their mean.
 
     Attributes:
         fraction: Share of clients that are malicious.
-        epsilon: Factor; a small one deceives medians and distances, a large one means.
+        epsilon: Factor; a small one fools medians and distances, a large one means.
     """
 
     uploads = True
@@ -205,19 +205,19 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Malicious clients teach the model to take marked inputs for one class, and boost their updates.
+    """Malicious clients teach the model to put marked inputs in one class, and boost their updates.
 
     The mark: T. Gu, B. Dolan-Gavitt, S. Garg, "BadNets", arXiv:1708.06733: a bright square in the last corner of an
     image, or the largest value in the last columns of a table.  The boost: E. Bagdasaryan, A. Veit, Y. Hua, D. Estrin,
     V. Shmatikov, "How To Backdoor Federated Learning", AISTATS 2020, eq. 3: u_k <- boost u_k.
 
-    The metric `global.attack_success` is the share of the global test set's examples of other classes that the global
-    model takes for `target` when they are marked.
+    The metric `global.attack_success` is the share of the global test set's other classes that the global model
+    predicts as `target` when marked.
 
     Attributes:
         fraction: Share of clients that are malicious.
-        target: Class that marked inputs are to be taken for.
-        share: Share of a malicious client's training examples that are marked, and labelled so.
+        target: Class wanted for marked inputs.
+        share: Share of a malicious client's training examples that are marked and labelled so.
         size: Side of the square, or number of columns.
         boost: Factor on the update.
     """

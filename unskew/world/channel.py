@@ -16,9 +16,9 @@ from unskew.tree import form_of
 
 
 class Channel(Protocol):
-    """A pure function of its arguments, so that any recorded run can be priced again under another channel.
+    """A pure function of its arguments, so any recorded run can be priced again under another channel.
 
-    A channel is a frozen dataclass whose fields are settings, among them `name`, the name it is registered by.
+    A channel is a frozen dataclass whose fields are settings; it is registered by its field `name`.
     """
 
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
@@ -42,10 +42,10 @@ class Even:
 
 
 def efficiency(channel: Channel, key: Key, round: int, hop: int, nodes: int) -> Tensor:
-    """The channel's spectral efficiency [src, dst], bit/s/Hz, (nodes, nodes), which a method reckons with.
+    """The channel's spectral efficiency [src, dst], bit/s/Hz, (nodes, nodes), as a method sees it.
 
     Raises:
-        ProtocolError: If the channel gives another shape, or anything but finite numbers >= 0.
+        ProtocolError: If the channel gives another shape, or numbers that are negative or not finite.
     """
     given = channel.spectral_efficiency(key, round, hop, nodes)
     with suppress(TypeError, ValueError, RuntimeError):  # of what has no order, or is no array

@@ -4,13 +4,13 @@
     receive    E = P_rx * B / W           devices only                                              (2)
     compute    E = c f^2 kappa n          n examples, forward and backward                          (3)
 
-Eq. 1 and 2 are power times time on air, where B / W is the time the transfer would take on the whole band W.  On the
-x-th part of the band it takes 1/x as long with x times the power, since power is spread evenly over the band
-(wireless.py), so the joules do not depend on the schedule.
+Eq. 1 and 2 are power times time on air, where B / W is a transfer's time on the whole band W.  Power is spread evenly
+over the band (wireless.py): a share x of the band takes 1/x as long at x times the power.  So the joules do not depend
+on the schedule.
 
 Eq. 3, its kappa and the order of c are those of Z. Yang, M. Chen, W. Saad, C. S. Hong, M. Shikh-Bahaei, "Energy
 Efficient Federated Learning Over Wireless Communication Networks", IEEE Trans. Wireless Communications 20(3), 2021:
-kappa = 1e-28, c between 1e4 and 3e4 cycles.  The other defaults are assumptions, and none of them is a measurement.
+kappa = 1e-28, c between 1e4 and 3e4 cycles.  The other defaults are assumptions, not measurements.
 """
 
 from dataclasses import dataclass
@@ -62,5 +62,5 @@ class Energy:
         return self.capacitance * self.clock_hz**2 * self.cycles_per_example * examples
 
     def compute_s(self, examples: float) -> float:
-        """Time that one device needs for a number of examples, seconds: c n / f."""
+        """Time of one device for a number of examples, seconds: c n / f."""
         return self.cycles_per_example * examples / self.clock_hz

@@ -17,8 +17,8 @@ class Outage:
 
     Attributes:
         unreachable: Probability that an ask never arrives: nothing is sent and the client does no work.
-        late: Probability that the reply misses the deadline: the message was sent and the client did its work and
-            remembers it, but the server never receives it.
+        late: Probability that the reply misses the deadline: the client got the message, did its work and remembers it,
+            but the server never gets the reply.
     """
 
     unreachable: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
@@ -29,8 +29,8 @@ class Outage:
 
         Args:
             key: Address of the draw.
-            step: What the client is asked for, which makes no difference here.
-            asked: How often it was asked for that before in the round, which makes none either.
+            step: The client's step; it makes no difference here.
+            asked: How often it was asked for that before in the round; no difference either.
         """
         if self.unreachable == 0.0 and self.late == 0.0:
             return None

@@ -1,6 +1,6 @@
 """Speeds at which clients train and send: the virtual clock of a simulation.
 
-A pace turns what a client did for one request into seconds, and the driver of rounds makes a clock of them: an exchange
+A pace turns a client's work for one request into seconds, from which the driver of rounds makes a clock.  An exchange
 ends with its slowest client, or at the deadline, after which replies are late.
 """
 
@@ -20,7 +20,7 @@ Rate = Annotated[float, Gt(0.0)]
 
 
 class Errand(NamedTuple):
-    """Work of a client for one request: `examples` went through training, `down` and `up` are bytes."""
+    """A client's work for one request: `examples` trained on, and bytes `down` and `up`."""
 
     round: int
     hop: int
@@ -34,7 +34,7 @@ class Pace(Protocol):
     """A pure function of its arguments: a frozen dataclass with a field `name`, and perhaps `deadline_s`."""
 
     def seconds(self, key: Key, errand: Errand) -> float:
-        """Return the simulated seconds that an errand takes; `key` is the run's, for what is drawn."""
+        """Return the simulated seconds that an errand takes; draw from the run's `key`."""
         ...
 
 
@@ -48,7 +48,7 @@ class Devices:
         spread: Standard deviation of the logarithm of a client's speed, and of its link's rates, drawn once a run.  At
             1 a sixth of the clients are slower than the median by a factor of e.
         jitter: Standard deviation of the logarithm of an errand's time, drawn anew for each.
-        clients: Clients by number that are not drawn: their examples per second, and Mbit/s down and up.
+        clients: Fixed clients by number: their examples per second, and Mbit/s down and up.
         deadline_s: Seconds after which a reply is late, unless the plan says; None waits for the slowest client.
     """
 

@@ -1,7 +1,7 @@
 """Positions of the nodes of a cell.
 
-The base station, node 0, stands at the origin; devices lie around it.  The n-th device is at the same place however
-many others there are, so its place does not depend on which others take part.
+The base station, node 0, stands at the origin; devices lie around it.  A device's place does not depend on the number
+of devices or on which others take part.
 """
 
 import math
@@ -23,8 +23,7 @@ def place(key: Key, nodes: int, radius_m: float, inner: float, law: Law) -> Arra
     """Coordinates of the nodes, metres, (nodes, 2); the first is (0, 0).
 
     The angle is uniform.  Under "radius" the distance from the base station is uniform on [inner, 1] radius_m, as in
-    FedDif's released code, which crowds devices in the middle; under "area" every square metre of that ring is as
-    likely as any other.
+    FedDif's released code, which crowds devices in the middle.  Under "area" devices are uniform over that ring.
     """
     u = key.numpy().random((nodes - 1, 2))
     angle = 2.0 * math.pi * u[:, 0]
@@ -36,7 +35,7 @@ def place(key: Key, nodes: int, radius_m: float, inner: float, law: Law) -> Arra
 
 
 def epoch(key: Key, redeploy: Redeploy, round: int, hop: int) -> Key:
-    """Key of the placement that holds in this round and hop."""
+    """Key of the placement in this round and hop."""
     if redeploy == "never":
         return key
     return key / round if redeploy == "round" else key / round / hop

@@ -49,14 +49,14 @@ class Spectrum:
         rbs: Resource blocks in a sub-frame: 106 for 20 MHz at 15 kHz (3GPP TS 38.101-1, table 5.3.2-1).
         free_rbs: Mean of the Poisson-distributed number of blocks that cellular users leave; 86 is 81 % of 106, P001's
             ratio.
-        cellular_users: Cellular users that share the free blocks all the same, on links to and from the base station.
+        cellular_users: Cellular users that still share the free blocks, on links to and from the base station.
         share: Bounds of the uniform weight by which sub-frames are shared.
-        whole_rbs: Round each share up to whole resource blocks, as the released code does; together the shares then are
-            more than there is.
+        whole_rbs: Round each share up to whole resource blocks, as the released code does; the shares then exceed the
+            total.
         last_chunk: The released code counts no resource blocks for the end of a transfer ("lost"); sub-frames are the
             same either way.
-        min_efficiency: Minimum quality of service, bit/s/Hz; transfers on links below it are counted, not refused,
-            because they did happen.
+        min_efficiency: Minimum quality of service, bit/s/Hz; transfers below it are counted, not refused, as they did
+            happen.
     """
 
     subcarrier_hz: Annotated[float, Gt(0.0)] = 15e3
@@ -84,7 +84,7 @@ class Spectrum:
 
         Args:
             key: Address of the exchange.
-            needed: Resource blocks of each link (eq. 1), (links,), positive, in an order that does not depend on time.
+            needed: Resource blocks of each link (eq. 1), (links,), positive, in a fixed order.
         """
         if not len(needed):
             return Airtime(0, 0)

@@ -17,8 +17,8 @@ Departures The paper prints g = sqrt(beta) h with beta in dB, the root of a nega
            Fades deeper than `deepest_fade_db` are waited out: 1 / gamma has no mean under (4) down to |h| = 0.  The
            exponential has no memory, so |h|^2 is that floor plus an exponential; the waiting is not charged.
            Nodes closer than d0 are treated as d0 apart: (1) does not hold there, and would gain power.
-Power and noise are both those of the whole band: a transfer on a part of the band uses that part of either, and has the
-same signal-to-noise ratio.
+Power and noise are both the whole band's: a transfer on part of the band uses that part of either, at the same
+signal-to-noise ratio.
 """
 
 from dataclasses import dataclass, replace
@@ -38,8 +38,8 @@ from unskew.world.place import Array, Law, Nodes, Redeploy, epoch, place
 class Radio:
     """One cell: a base station and devices that reach it and each other.
 
-    Nodes are numbered as in the ledger, 0 is the base station.  Large-scale gain is the same both ways; between base
-    station and device the efficiency is not, for they send with different power.  Fading is drawn per direction.
+    Nodes are numbered as in the ledger; 0 is the base station.  Large-scale gain is the same both ways, but not
+    efficiency between base station and device, as they send with different power.  Fading is drawn per direction.
 
     Attributes:
         bandwidth_hz: W, over which power and noise are spread.
@@ -49,12 +49,12 @@ class Radio:
         kappa: Path-loss exponent.
         d0_m: Reference distance, metres.
         bs_height_m: Height of the base station's antenna above a device's, metres.
-        d2d_height_offset: A height difference between devices, metres.  They are on one level; the released code gives
-            them the base station's 23.5 m.
+        d2d_height_offset: Height difference between devices, metres; 0 on one level.  The released code uses the base
+            station's 23.5 m.
         cell_radius_m: Radius of the cell, metres.
-        inner: Share of the radius around the base station where no device is.
+        inner: Share of the radius around the base station without devices.
         placement: "radius" as in the released code, "area" for a uniform density.
-        redeploy: Frequency of placing all devices anew.
+        redeploy: How often all devices are placed anew.
         fading: none, or rayleigh: drawn anew for every direction, round and hop.
         deepest_fade_db: Under rayleigh, fades deeper than this are waited out; -20 dB leaves out 1 % of them.
     """

@@ -7,8 +7,8 @@ Privacy", 2014, appendix A.
 Notation   u_k  all that client k uploads, as differences from the model that it was sent, in one vector
            C    clipping norm;  z noise multiplier
 Client     u_k <- u_k min(1, C / |u_k|) + z C Normal(0, I),  the noise from the client's own secret                (1)
-Privacy    All data of a client are covered, towards everyone including the server, against replacement by any others:
-           an upload moves by at most 2 C, so it is a Gaussian mechanism of multiplier z / 2.  Several uploads add up
+Privacy    All data of a client are covered, towards everyone including the server, against replacement by any others.
+           An upload moves by at most 2 C, so it is a Gaussian mechanism of multiplier z / 2.  Several uploads add up
            (`unskew.server.privacy`, eq. 1); nothing is amplified, as the server knows whom it asks.  In a deployment
            each client keeps its own account on disk and refuses beyond its budget.  Its number of examples is not
            covered: clients declare it when they join.

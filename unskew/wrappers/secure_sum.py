@@ -110,7 +110,7 @@ class SecureMemory(Generic[M]):
     Attributes:
         root: The client's secret, hexadecimal; "" is none.
         round: The round it was made for.
-        keys: Public keys of the clients it shared its secrets with.
+        keys: Public keys of the clients it shared its secrets with, by client.
         threshold: Number of shares that make a secret.
         members: Those of them whose vectors are in the sum with its own.
     """
@@ -235,8 +235,7 @@ class SecureSum(Wrapper):
         """Refuse a method whose uploads cannot be summed unseen.
 
         Raises:
-            ConfigError: If no reply is marked, one holds other fields than sums and marked ones, or a library is
-                missing.
+            ConfigError: If no reply is marked, one holds more than sums and marked fields, or a library is missing.
         """
         _primitives()
         require_uploads(method, "SecureSum")

@@ -7,10 +7,11 @@ Notation   u_k  an upload of client k, as a difference from the model that it wa
 Client     sent  g_k = top_k(m_k + u_k): the entries of largest magnitude, as they are
            kept  m_k <- m_k + u_k - g_k
 Departures k is a share of each tensor's entries, at least one, so no layer starves; `flatten` takes the largest of all
-           together.  Positions travel as Golomb code (server/ternary.py), not as numbers.  Statistics of normalisation
-           layers travel whole.  A lost reply has no effect: the client also keeps the previous m_k, and each message
-           tells it how many of its replies came (one integer), so (1) holds whatever is lost, as in STC.  sum of all
-           g_k received + m_k = sum of all u_k of these replies (1)
+           together.  Positions travel as Golomb code (server/ternary.py), not as numbers.
+           Statistics of normalisation layers travel whole.
+           A lost reply has no effect: the client also keeps the previous m_k, and each message tells it how many of its
+           replies came (one integer).  So (1) holds whatever is lost, as in STC.
+           sum of all g_k received + m_k = sum of all u_k of these replies                                         (1)
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
 A reply's type says which of its fields are uploads: `Model`, a trained model, or `Update`, already a difference
 (`unskew.protocol`).  A wrapper gets all of them as differences from the model sent to the client, changes them, and may
-send something else in their place; on the server the method gets its own reply again.  The rest of a reply stays as it
-is.  A message with several tables of tensors marks that model by `Model`.
+send something else instead.  On the server the method gets its own reply again.  The rest of a reply stays as it is.  A
+message with several tables of tensors marks that model by `Model`.
 
 A wrapper that sends something else leaves out statistics of normalisation layers, which travel as they are.  A variance
 that is rounded, or gets earlier remainders, may turn negative.  And statistics are measured anew each time, so no sum
@@ -87,7 +87,7 @@ class UploadWrapper(Wrapper):
     leaves out has `Memory = Residuals`.  Its messages then say how many of the client's uploads were received, and a
     client whose last one was lost goes back to its earlier memory.
 
-    A method whose clients remember what they sent (`amend`) is told what was sent instead, except by a wrapper with a
+    A method whose clients remember what they sent (`amend`) learns what was sent instead, except from a wrapper with a
     `Memory`: there the rest arrives later.
 
     Attributes:
