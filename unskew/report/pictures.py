@@ -55,11 +55,9 @@ def forest(record: Record, named: bool = True) -> Chart | None:
         rows = {w.method: w.whole for w in sorted(worths, key=lambda w: -w.whole.mean)}
         title, what = "Gain over training alone", f"gain in own {m.label}{unit}"
     else:
-        base = record.baseline
-        by_global, own = verdict.compared(record, base)
-        by_mean = sorted([*by_global, *own], key=lambda d: -d.mean if m.higher else d.mean)
+        by_mean = sorted(verdict.compared(record), key=lambda d: -d.mean if m.higher else d.mean)
         rows = {d.method: d for d in by_mean}
-        title, what = f"Difference to {base}", f"{m.label} minus {base}{m.apart}"
+        title, what = f"Difference to {record.baseline}", f"{m.label} minus {record.baseline}{m.apart}"
     if not rows:
         return None
     return intervals(title, "Mean and uncorrected 95 % interval.", what, rows, m)

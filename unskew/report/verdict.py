@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from unskew.info import OneClassModels
@@ -10,7 +10,7 @@ from unskew.protocol import SgdConfig
 from unskew.record.logs import described, plain
 from unskew.record.reader import Record, configured
 from unskew.report import tables, together, worth
-from unskew.report.stats import CONFIDENCE, UNCORRECTED, Difference
+from unskew.report.stats import CONFIDENCE, UNCORRECTED, Difference, corrected
 from unskew.report.tables import Paired
 from unskew.report.worth import Worth
 from unskew.tasks.measure import Measure
@@ -51,11 +51,8 @@ def verdict(record: Record) -> str:
         return "These runs are not comparable, so no differences are given."
     if worths := worth.rivals(record):
         return _worth(record, worths)
-    base = record.baseline
-    rows, own = compared(record, base)
-    if base is not None and (rows or own):
-        return _better(record, base, [*rows, *own])
-    return _reached(record)
+    rows = compared(record)
+    return _better(record, str(record.baseline), rows) if rows else _reached(record)
 
 
 def _worth(record: Record, worths: Sequence[Worth]) -> str:
@@ -130,23 +127,22 @@ def _reached(record: Record) -> str:
     return "The sites sent no metrics." if record.deployed else f"No {m.label} has been measured yet."
 
 
-def compared(record: Record, base: str | None) -> tuple[list[Paired], list[Paired]]:
-    """Differences to `base`: by the global model, or where a method is for clients' own models by these."""
-    if base is None:
-        return [], []
+def compared(record: Record) -> list[Paired]:
+    """Differences to the baseline, judged as so many: by the global model, or by clients' own of methods for these."""
     own = tables.for_own_models(record)
-    by_own = [d for d in tables.paired(record, record.headline.own, base) if d.bound is None and d.method in own]
-    named = {d.method for d in by_own}
-    return [d for d in tables.paired(record, base=base) if d.bound is None and d.method not in named], by_own
+    by_own = {d.method: d for d in tables.paired(record, record.headline.own) if d.method in own}
+    every = [*(d for d in tables.paired(record) if d.method not in by_own), *by_own.values()]
+    rows = [d for d in every if d.bound is None]
+    known = corrected({d.method: d.at for d in rows if d.low is not None})
+    return [replace(d, verdict=known[d.method].verdict) if d.method in known else d for d in rows]
 
 
 def undecided(record: Record) -> bool:
     """True if a method cannot be told apart from the run's baseline, and more of its seeds might."""
-    base = record.baseline
-    if base is None or record.until is not None or not record.headline.percent:
+    if record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
-    return consecutive and any(d.verdict == "open" for rows in compared(record, base) for d in rows)
+    return consecutive and any(d.verdict == "open" for d in compared(record))
 
 
 # ---------------------------------------------------------------- notes
