@@ -217,9 +217,9 @@ def test_whole_networks_that_are_averaged_must_be_one(method: str) -> None:
         (
             [network(8)] * 3 + [nn.Linear(6, 2)],
             "fedproto",
-            r"have features alike, got float32 \(4,\) and float32 \(6,\)",
+            r"have the same features, got float32 \(4,\) and float32 \(6,\)",
         ),
-        ([network(8)] * 3 + [nn.Linear(6, 2)], "lgfedavg", r"have 4.weight alike, got float32 \(2, 4\) and none"),
+        ([network(8)] * 3 + [nn.Linear(6, 2)], "lgfedavg", r"have the same 4.weight, got float32 \(2, 4\) and none"),
     ],
 )
 def test_networks_that_do_not_go_together_are_refused(models: Any, method: str, why: str) -> None:

@@ -142,7 +142,7 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     with pytest.raises(RunError, match="no model of client 1 of fedper, seed 0"):
         load_model(tmp_path / "client-0", "fedper", client=1)
     for folder in (tmp_path, tmp_path / "server"):
-        with pytest.raises(RunError, match="has no models: "):
+        with pytest.raises(RunError, match="has no models yet: "):
             load_model(folder, "fedper")
 
 

@@ -285,8 +285,8 @@ def test_a_method_for_own_models_is_compared_by_these_in_a_comparison_of_runs_to
         (folder / "config.toml").write_text(f'[[methods]]\nname = "{entry}"\nlabel = "{method.name}"\n')
     merged = merge([read(tmp_path / n) for n in ("one", "two")], ["one", "two"])
     assert merged.for_own == {"two/FedProx(mu=0.1)"}
-    by_global, by_own = verdict.compared(merged, merged.baseline)
-    assert (by_global, [d.method for d in by_own]) == ([], ["two/FedProx(mu=0.1)"])
+    (by_own,), (by_global,) = verdict.compared(merged), tables.paired(merged)
+    assert by_own.values == tables.paired(merged, merged.headline.own)[0].values != by_global.values
 
 
 def settings(model: str, lr: float, label: str) -> str:
