@@ -132,7 +132,7 @@ def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), o
     if inputs.dataset is None and dataset.own_test is not None and experiment.test_fraction != Experiment.test_fraction:
         ignored = f"test_fraction = {experiment.test_fraction:g} would be ignored"
         raise ConfigError(
-            f"{ignored}: {dataset.name} has clients' own test rows; set task.data_options.test, or neither"
+            f"{ignored}: {dataset.name} has clients' own test rows; leave it out, or set task.data_options.test"
         )
     for column in experiment.by:
         dataset.column(column)
