@@ -184,7 +184,7 @@ class DPSGD(ClientNoise):
         if fed.layout.buffers:
             raise ConfigError(
                 f"DPSGD needs gradients of single examples, and this network has batch statistics "
-                f"({fed.layout.buffers[0]}, ...); use a model without BatchNorm"
+                f"({fed.layout.buffers[0]}, ...): BatchNorm mixes examples; use a model without it"
             )
         state = method.init(params, fed)
         request = first_request(method, state, fed)
