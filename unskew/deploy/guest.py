@@ -21,7 +21,7 @@ from unskew import schema
 from unskew.deploy.client import consider, keep_agreed, open_client
 from unskew.deploy.server import serve
 from unskew.deploy.settings import ANSWER, EXPERIMENT, Site, own_state, read_rules, text_of
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, UnskewError
 from unskew.experiment.config import Experiment, load, to_toml
 from unskew.files import write_atomically
 from unskew.protocol import ClientId
@@ -86,7 +86,7 @@ def answer(open_it: Callable[[Envelope], ClientRuntime], data: object) -> bytes:
     def answered(envelope: Envelope) -> Envelope:
         try:
             return open_it(envelope).answer(envelope)
-        except Exception as error:
+        except (UnskewError, OSError) as error:
             log(f"this site takes no part: {error}")
             return write("refused", Refusal(f"{type(error).__name__}; the site's own log has more"))
 
