@@ -24,9 +24,9 @@ PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 def _of(paper: str) -> dict[str, tuple[str, str]]:
     """The reproductions of a paper: the function that makes each, and one line about it."""
     every = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
-    made = {name: own.get("make", every.get(own.get("like"), {}).get("make")) for name, own in every.items()}
-    targets = {name: f"unskew.papers.{paper}:{made[name]}" if made[name] else COMPARE for name in every}
-    return {f"{paper}/{name}": (targets[name], own["title"]) for name, own in every.items()}
+    whole = {f"{paper}/{name}": {**every.get(own.get("like"), {}), **own} for name, own in every.items()}
+    here = f"unskew.papers.{paper}:"
+    return {name: (here + of["make"] if "make" in of else COMPARE, of["title"]) for name, of in whole.items()}
 
 
 TABLE = {name: entry for paper in PAPERS for name, entry in _of(paper).items()}
