@@ -214,10 +214,10 @@ def test_a_server_killed_in_mid_round_and_started_again_ends_with_the_same_bits(
             raise Killed
         return came
 
-    there.grid.answer = killed  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        there.runtime.round(there.runtime.round(state, 2)[0], 3)
-    there.grid.answer = answer  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(there.grid, "answer", killed)
+        with pytest.raises(Killed):
+            there.runtime.round(there.runtime.round(state, 2)[0], 3)
     there.runtime = there.start_server()
     there.runtime.memory = Memory(1, known)
     state = wire.decode(saved, wire.state_type(there.method))

@@ -177,10 +177,10 @@ def _read_labels(where: str, values: Array) -> Array:
 def _read_tokens(where: str, values: Array) -> Array:
     if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
         raise DataError(f"{where} must be whole numbers, (N, positions) or (N,), got {values.dtype} {values.shape}")
-    return _some_count(where, np.ascontiguousarray(values.reshape(len(values), -1), np.int64))
+    return _not_all_ignored(where, np.ascontiguousarray(values.reshape(len(values), -1), np.int64))
 
 
-def _some_count(where: str, places: Array) -> Array:
+def _not_all_ignored(where: str, places: Array) -> Array:
     if len(nothing := np.flatnonzero((places == IGNORED).reshape(len(places), -1).all(1))):
         raise RowError(where, int(nothing[0]), f"is {IGNORED} everywhere, and nothing is learned of it; leave it out")
     return places
@@ -193,7 +193,7 @@ def _read_map(where: str, values: Array) -> Array:
     if places.ndim < 2 or (places % 1).any():
         raise DataError(f"{where} must be whole numbers, a class for each pixel, got {values.dtype} of {values.shape}")
     black_and_white = places.size and set(np.unique(places).tolist()) == {0.0, 255.0}  # as masks are kept in files
-    return _some_count(where, (places / 255 if black_and_white else places).astype(np.int64))
+    return _not_all_ignored(where, (places / 255 if black_and_white else places).astype(np.int64))
 
 
 CLASS = Targets("class", "classes")
