@@ -1,4 +1,4 @@
-"""The run of an experiment in a folder: begun, gone on with, or read, whichever is left to do."""
+"""Starts, resumes or reads the run of an experiment in a folder, whichever is left to do."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from unskew.run.loop import RunResult
 
 
 def require_same(experiment: Experiment, folder: Path) -> None:
-    """Refuse a folder with another experiment's run: its numbers would be believed, its code imported.
+    """Refuse a folder with the run of another experiment, before its code is imported.
 
     Raises:
         RunError: If it has one.
@@ -20,12 +20,12 @@ def require_same(experiment: Experiment, folder: Path) -> None:
 
 
 def complete(experiment: Experiment, folder: Path, callback: Observer | None = None) -> RunResult:
-    """Complete the run in the folder, whatever is left of it.
+    """Start or resume the run in a folder, or read its result.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
         DivergedError: If every method diverged under every seed.
-        RunError: As `require_same`, or if it cannot be gone on with, or (Interrupted) the user stopped it.
+        RunError: If the folder has another experiment's run, or one that cannot be resumed; (Interrupted) if stopped.
     """
     require_same(experiment, folder)
     if not (folder / "run.json").exists():

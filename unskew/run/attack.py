@@ -1,7 +1,6 @@
 """Malicious clients in a run: the data they train on, and how often a backdoor opens.
 
-Malicious clients are left out of what is measured on clients; the global test set, and honest clients' parts, are never
-changed.
+Malicious clients are left out of client metrics.  The global test set and the data of honest clients never change.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ ATTACK_SUCCESS = "global.attack_success"
 
 
 def poisoned(attack: Attack, fed: FederatedData) -> tuple[Tensor | ByteImages, Tensor]:
-    """Return training examples, those of malicious clients changed; the data set's own if the attack changes none.
+    """The training examples, with those of malicious clients changed.
 
     Raises:
         ConfigError: If the targets of the examples are not classes.
@@ -51,13 +50,14 @@ def poisoned(attack: Attack, fed: FederatedData) -> tuple[Tensor | ByteImages, T
 
 
 def honest(attack: Attack, clients: Sequence[ClientId], num_clients: int, seed: int) -> Sequence[ClientId]:
-    """Return those of these clients that do not attack."""
+    """Those of the given clients that do not attack."""
     malicious = attack.malicious(num_clients, Key(seed))
     return [c for c in clients if c not in malicious] if malicious else clients
 
 
 def success(attack: Attack, fed: FederatedData, trainer: Trainer | None) -> Callable[[Params], Metric] | None:
-    """Measures the share of marked test examples, of all other classes, that a model takes for the attack's class.
+    """A function from a model to the share of marked test examples of other classes that it takes for the attack's
+    class.
 
     None if the attack has no mark, all clients are honest, or accuracy is not measured.
     """

@@ -1,8 +1,8 @@
-"""Audit of differential privacy: does the noise do what the method's epsilon takes for granted?
+"""Audit of differential privacy: is the noise as large as the method's epsilon assumes?
 
 An epsilon of Gaussian noise rests on three facts: one client moves a release by at most the clipping norm, every number
 of a release has noise of the claimed size, and no noise is used twice.  Here every client is a canary that uploads far
-along a random direction, so that what is released without noise is known, and the three are measured.
+along a known random direction, so that all three can be measured.
 
 Notation   C      clipping norm that the method claims;  z its noise multiplier
            V      what canaries send, of length 1 each and alike in a round, added up in a release
@@ -56,12 +56,12 @@ class Audit:
 
     Attributes:
         method: Its label.
-        claimed: Epsilon that it reports, the upper bound; inf if it claims nothing.
-        lower: Epsilon that it has at least, by clip and noise.
-        fault: What of the mechanism is not as claimed, such as noise that is used twice; None if nothing is.
+        claimed: Epsilon that it reports, an upper bound; inf if it claims nothing.
+        lower: Lower bound on its epsilon, from clip and noise.
+        fault: What is not as claimed, such as noise that is used twice; None if nothing is.
         confidence: Probability that a true claim passes.
-        clip: Length of an update over the clipping norm that is claimed.
-        noise: Standard deviation of the noise over that clipping norm.
+        clip: Length of an update, relative to the claimed clipping norm.
+        noise: Standard deviation of the noise, relative to that norm.
     """
 
     method: str
@@ -74,7 +74,7 @@ class Audit:
 
     @property
     def holds(self) -> bool:
-        """False if the claim cannot be true, but for a probability of 1 - confidence."""
+        """False if the claim is wrong, at the given confidence."""
         return math.isinf(self.claimed) or (self.lower <= self.claimed and self.fault is None)
 
 
@@ -240,7 +240,7 @@ def _repeated(releases: Sequence[_Release], clip: float, error: float) -> str | 
 
 # ---------------------------------------------------------------- the attack
 def taken_apart(method: NamedMethod) -> tuple[Any, list[Wrapper]]:
-    """Return a method up to its noise on models, None without any, and the wrappers around it."""
+    """A method up to its noise on models (None without any), and the wrappers around it."""
     inside: Any = method.method
     around: list[Wrapper] = []
     while isinstance(inside, Wrapped) and not isinstance(inside.by, CentralDP | LocalDP):
@@ -250,12 +250,13 @@ def taken_apart(method: NamedMethod) -> tuple[Any, list[Wrapper]]:
 
 
 def audit(experiment: Experiment, method: NamedMethod, runs: int | None = None, confidence: float = 0.99) -> Audit:
-    """Measure the noise of a method with differential privacy, in runs of the experiment in which all are canaries.
+    """Measure the noise of a method with differential privacy, in runs of the experiment in which all clients are
+    canaries.
 
     Args:
-        experiment: The experiment; its first seed, and those after it, are the runs'.
+        experiment: The experiment; the runs have its first seed and the seeds after it.
         method: One of its methods.
-        runs: Number of runs; more find more.  None makes as many as tell c to within 0.3 (standard error), up to 100.
+        runs: Number of runs; more find more.  By default enough to measure c to 0.3 (standard error), at most 100.
         confidence: Probability that a true claim passes.
 
     Raises:

@@ -1,6 +1,6 @@
-"""A run in progress and the cell that it is in, as values: what the loop changes; and whoever watches them.
+"""A run in progress, its current cell (a method under a seed), and the observers that watch them.
 
-An observer has up to three hooks; a function that is told of every round is made one.
+An observer has three hooks; a plain function is called after every round.
 """
 
 import functools
@@ -43,12 +43,12 @@ class Evaluation:
     """An evaluation of a cell.
 
     Attributes:
-        state, round: The state that was evaluated, and the round after which it is.
+        state, round: The state that was evaluated, and its round.
         last: True if no round follows.
-        metrics: What was measured so far; what observers add follows.
-        own: The own models of the clients that were evaluated, after the last round of a simulation.
+        metrics: What has been measured so far; observers add to it.
+        own: The own models of the evaluated clients, after the last round of a simulation.
         all_own: True if these are all clients.
-        cell: What was evaluated.
+        cell: The cell.
     """
 
     state: Any
@@ -61,29 +61,29 @@ class Evaluation:
 
     @functools.cached_property
     def on_own_rows(self) -> dict[ClientId, Columns]:
-        """Keep what an evaluation knows of each client's test rows under its own model, of clients with rows."""
+        """Results on each client's test rows under its own model; clients without rows are left out."""
         return dict(on_own_rows(self.cell.sim, self.own or {}, self.cell.eval_set.test))
 
 
 class Observer:
-    """Watches the cells of a run, one after the other; does nothing by itself."""
+    """Watches the cells of a run, one after the other; the base class does nothing."""
 
     def start(self, cell: "Cell") -> None:
-        """Called before the first round of a cell here, which is not its first if the run was resumed."""
+        """Called before the first round of a cell; in a resumed run, before the next round."""
 
     def evaluated(self, cell: "Cell", seen: Evaluation) -> Iterable[Metric | Info]:
-        """Called with every evaluation; returns what it adds to the record of the round."""
+        """Called after every evaluation; returns metrics and reports to add to the record of the round."""
         return ()
 
     def ended_round(self, cell: "Cell") -> None:
-        """Called after every round, once it is recorded: `cell.metrics` has its numbers."""
+        """Called after every round, once it is recorded in `cell.metrics`."""
 
     def note(self, text: str) -> None:
-        """Called, of the run's `callback` alone, with a line worth showing."""
+        """Called with a line to show; only for the `callback` of the run."""
 
 
 class Several(Observer):
-    """Observers that are called one after the other; a function is called with the cell after every round.
+    """Observers called one after the other; a function is called with the cell after every round.
 
     Raises:
         ConfigError: If one is neither an observer nor a function.
@@ -98,7 +98,7 @@ class Several(Observer):
             observer.start(cell)
 
     def evaluated(self, cell: "Cell", seen: Evaluation) -> Iterable[Metric | Info]:
-        """Call every `evaluated`, one after the other as what they add is taken."""
+        """Call every `evaluated`; each one sees what the ones before have added."""
         return itertools.chain.from_iterable(observer.evaluated(cell, seen) for observer in self.all)
 
     def ended_round(self, cell: "Cell") -> None:
@@ -127,19 +127,19 @@ class LiveRun:
     """A run in progress.
 
     Attributes:
-        experiment, setup: What is run, and the parts that all cells share.
+        experiment, setup: The experiment, and the parts that all cells share.
         feds: The division of the data, by seed.
         folder: The run's folder.
-        callback: Watches it, and hears of notes.
+        callback: Observer given by the caller; it also gets notes.
         stop: Set by a request to stop.
         backend: Runs the clients.
-        saved: The checkpoint that it goes on from.
+        saved: The checkpoint it was resumed from.
         record: Its database.
-        position: What the next checkpoint says of the cells that are done.
+        position: Cells that are done, for the next checkpoint.
         diverged: Cells that diverged.
-        begun: When it was begun on a clock without its pauses, s.
+        begun: Start of the run on the monotonic clock, without its pauses, s.
         pool: Its worker processes.
-        noted: What was noted once for all cells.
+        noted: Notes already shown.
     """
 
     experiment: Experiment
@@ -165,12 +165,12 @@ class LiveRun:
         return time.monotonic() - self.begun
 
     def save(self, files: Mapping[str, checkpoint.Pieces], **changes: Any) -> None:
-        """Save a checkpoint: the state's files, and `changes` of the position."""
+        """Save a checkpoint: the files of the state, and `changes` to the position."""
         position = replace(self.position, seconds=self.seconds(), **changes)
         self.position = checkpoint.save(self.folder, files, position, self.record)
 
     def note_once(self, text: str, about: str = "") -> None:
-        """Note what all cells have in common, a sentence or what it is about, where it is met first."""
+        """Show a note that holds for all cells, only once; `about` identifies it if its text varies."""
         if (about or text) not in self.noted:
             self.noted.add(about or text)
             self.callback.note(text)
@@ -186,12 +186,12 @@ class Cell:
         eval_set: What clients' own models are tested on.
         state, round: The state after the last finished round, and that round.
         at: The round in progress.
-        seconds, bytes: What its rounds have taken and sent.
-        trained: Clients that trained in the round in progress, or else the last one.
-        metrics: Every number of the last round that is of no single client.
+        seconds, bytes: Totals over its rounds.
+        trained: Clients that trained in the round in progress, or else in the last one.
+        metrics: Every number of the last round, without those of single clients.
         clients_per_second: Client trainings per second in that round.
         save_at: When the next checkpoint is due.
-        warned: Warnings that were shown.
+        warned: Notes already shown.
     """
 
     def __init__(self, run: LiveRun, index: int) -> None:
@@ -217,16 +217,16 @@ class Cell:
 
     @property
     def where(self) -> dict[str, Any]:
-        """The fields of a row that name the cell."""
+        """The columns that identify the cell in a row."""
         return {"method": self.method.label, "seed": self.seed}
 
     def recorded(self, table: str, where: str = "1", *values: object) -> Iterator[dict[str, Any]]:
-        """Its rows of a table, in the order written, as `database.select` has them."""
+        """Its rows of a table, in the order written, as from `database.select`."""
         here = f"method = ? AND seed = ? AND ({where})"
         return self.run.record.select(table, here, self.method.label, self.seed, *values)
 
     def restore(self) -> None:
-        """Go on from the run's checkpoint, if it is of a round of this cell."""
+        """Load the run's checkpoint, if it belongs to this cell."""
         position, sim = self.run.saved, self.sim
         self.save_at = time.monotonic() + SAVE_AFTER_S
         if position is None or position.cell != self.index or not position.round:
@@ -242,7 +242,7 @@ class Cell:
             sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in lost)
 
     def is_due(self) -> bool:
-        """True if a checkpoint is to be saved after this round; the end of the cell is saved anyway."""
+        """True if a checkpoint is due after this round; at the end of a cell one is always saved."""
         every = self.experiment.runtime.checkpoint_every
         if self.round >= self.experiment.rounds:
             return False

@@ -2,7 +2,7 @@
 
 A checkpoint is a position in the run's database and, in a folder `checkpoint/42/`, safetensors files: the state, and
 client memory in shards.  The position names the folder and the SHA-256 of each file.  It is written last, in the
-transaction that ends the rounds' rows, so that the one before counts until all is on the disk.
+transaction with the rounds' rows, so the previous checkpoint stays valid until then.
 """
 
 import dataclasses
@@ -33,20 +33,20 @@ SHARD = 256
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a run between two rounds, and what must be equal for it to continue.
+    """The position of a run between two rounds, and what must be equal to resume it.
 
     Attributes:
-        cell: Number of the (seed, method) being run, from 0 in the run's order.
+        cell: Number of the current (seed, method), from 0 in the run's order.
         round: Finished rounds of that cell.
         done: Hash of the final state of each finished cell.
         stopped: Reasons for which cells ended early, by label and seed.
-        marks: What each table of the record held.
+        marks: State of each table of the record.
         documents: SHA-256 of run.json and partition.json.
         seconds: Wall-clock time of the run so far, s.
         cell_seconds: Wall-clock time of this cell, s.
         cell_bytes: Bytes this cell has sent.
-        same: Groups of paths in state and memory at which there is one tensor, as `same_tensors` has them.
-        number: Number of the checkpoint, which is its folder's name.
+        same: Paths in state and memory that share one tensor, from `same_tensors`.
+        number: Number of the checkpoint, which names its folder.
         files: SHA-256 of each file in that folder.
     """
 
@@ -71,7 +71,7 @@ Pieces = Sequence[bytes | memoryview]
 
 
 def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces]:
-    """The files of a checkpoint: name -> content in pieces, valid as long as the state is unchanged."""
+    """The files of a checkpoint, name -> content in pieces; valid while the state is unchanged."""
     files: dict[str, Pieces] = {"state.safetensors": wire.pieces(state)}
     clients = sorted(memory)
     for i in range(0, len(clients), SHARD):
@@ -80,10 +80,10 @@ def encode_state(state: Any, memory: Mapping[ClientId, Any]) -> dict[str, Pieces
 
 
 def same_tensors(state: Any, memory: Mapping[ClientId, Any]) -> tuple[tuple[str, ...], ...]:
-    """Groups of paths in a state and the clients' memory at which there is one tensor, not several that are equal.
+    """Groups of paths in the state and the clients' memory that share one tensor object.
 
-    Clients that share their model are tested in one pass, which rounds otherwise than a pass for each.  The files have
-    a copy for each path, so that what was shared has to be noted.
+    The files hold a copy for each path.  Sharing is kept because clients with one model are tested in one pass, and
+    separate passes would round differently.
     """
     paths: dict[int, list[str]] = {}
     for path, leaf in leaves((state, dict(memory))):
@@ -95,7 +95,7 @@ def same_tensors(state: Any, memory: Mapping[ClientId, Any]) -> tuple[tuple[str,
 def shared_again(
     state: Any, memory: dict[ClientId, Any], same: Sequence[Sequence[str]]
 ) -> tuple[Any, dict[ClientId, Any]]:
-    """State and memory with one tensor at paths where there was one; where there are different ones, they stay."""
+    """State and memory with shared tensors restored; paths whose tensors differ by now are left alone."""
     both = list(leaves((state, memory)))
     by_path = {path: leaf for path, leaf in both if isinstance(leaf, Tensor)}
     first = {path: by_path[of[0]] for of in same for path in of if _alike(by_path.get(of[0]), by_path.get(path))}
@@ -109,9 +109,9 @@ def _alike(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def without_secrets(memory: Any) -> Any:
-    """Empty the secrets of a client's memory, which no two runs share: fields with metadata={"secret": True}.
+    """A client's memory with its secrets emptied: the fields with metadata={"secret": True}.
 
-    The secret of a secure sum that was lost is still there at the end, and no result depends on it.
+    Secrets of a secure sum differ between any two runs, and no result depends on them.
     """
     if not dataclasses.is_dataclass(memory) or isinstance(memory, type):
         return memory
@@ -140,10 +140,10 @@ def _sha256(pieces: Pieces) -> "hashlib._Hash":
 
 
 def save(folder: Path, files: Mapping[str, Pieces], position: Position, record: Database) -> Position:
-    """Write a checkpoint completely or not at all, and remove the one before; return its position.
+    """Write a checkpoint atomically, remove the previous one, and return its position.
 
     Raises:
-        RunError: If the disk refuses; the earlier checkpoint stays.
+        RunError: If the disk refuses; the previous checkpoint stays.
     """
     root = folder / FOLDER
     place = root / str(position.number + 1)
@@ -164,10 +164,10 @@ def save(folder: Path, files: Mapping[str, Pieces], position: Position, record: 
 
 
 def latest(folder: Path) -> Position | None:
-    """The position of a run's checkpoint, its files verified; None if the run was stopped before its first.
+    """The position of a run's checkpoint, its files verified; None if there is none yet.
 
     Raises:
-        RunError: If its position cannot be read, or a file of it is missing or differs from what was written.
+        RunError: If it cannot be read, or a file is missing or has changed.
     """
     text = database.position(folder)
     if text is None:
@@ -190,10 +190,16 @@ def latest(folder: Path) -> Position | None:
 def load(
     folder: Path, position: Position, state: Any, memory: Any, device: torch.device
 ) -> tuple[Any, dict[ClientId, Any]]:
-    """The method's state and the clients' memory of a checkpoint, of the types that `init` returns and steps keep.
+    """The method's state and the clients' memory of a checkpoint.
+
+    Args:
+        folder, position: The run's folder, and the position of its checkpoint.
+        state: The initial state, for its types.
+        memory: Type of the clients' memory.
+        device: Where tensors are put.
 
     Raises:
-        RunError: If they are of other types.
+        RunError: If the types differ.
     """
 
     def decoded(name: str, of: Any) -> Any:

@@ -1,9 +1,8 @@
 """Seeds until it is decided: an interval of paired differences that may be looked at after every seed.
 
-Student's interval is meant for a number of seeds that was fixed beforehand.  Whoever looks at it after each of 30 seeds
-and stops where it excludes zero calls two equal methods different in 23 % of runs.  The interval here is a
-confidence sequence: with probability 1 - alpha it covers the true difference after *every* seed, so that a run may
-stop, go on or be stopped at any of them, for whatever reason.
+Student's interval is meant for a number of seeds that was fixed beforehand.  Checked after each of 30 seeds, it calls
+two equal methods different in 23 % of runs.  The interval here is a confidence sequence: with probability 1 - alpha it
+covers the true difference after *every* seed, so a run may stop or go on at any of them.
 
 Notation   x_1, ..., x_n   differences of two methods, seed by seed; mean m, standard deviation s (ddof 1)
            c               their skewness, sum (x_i - m)^3 / n over (sum (x_i - m)^2 / n)^(3/2)
@@ -23,19 +22,19 @@ with probability at most alpha.  The interval after n seeds is the set of all mu
 
     |t| < t* = sqrt((n - 1) (K - 1) / (1 - K / (1 + n g))),   K = ((1 + n g) / alpha^2)^(1 / n),
 
-and the whole line where K >= 1 + n g.  It is given from six seeds on: before that no rule can hold its promise without
-knowing the shape, for five differences that are about equal in size all have one sign in 6 % of runs.
+and the whole line where K >= 1 + n g.  It is given from six seeds on: five symmetric differences of similar size have
+one sign in 6 % of runs.
 
-Of skewed differences the long tail is not yet seen when few are there, and t errs towards it.  To first order its
-quantile is off by c (1 + 2 t^2) / (6 sqrt(n)) (P. Hall, "On the removal of skewness by transformation", Journal of the
-Royal Statistical Society B 54, 1992).  The interval is made wider on the side of the tail by twice as much, because the
-c of few differences is smaller than that of many: t* there is
+Few draws of skewed differences rarely show the long tail, and t errs towards it.  To first order its quantile is off by
+c (1 + 2 t^2) / (6 sqrt(n)) (P. Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical
+Society B 54, 1992).  The interval is widened on the side of the tail by twice as much, because c is underestimated from
+few differences:
 
     t* + |c| (1 + 2 t*^2) / (3 sqrt(n)).
 
-It is never narrower than without, so that what holds for normal differences stays.
+It is never narrower than without this correction.
 
-docs/decisions/0017-seeds-until-decided.md has what it assumes, and why it is not alpha spending.
+Assumptions, and why it is not alpha spending: docs/decisions/0017-seeds-until-decided.md.
 """
 
 import math
@@ -53,8 +52,8 @@ FIRST = 6
 def interval(values: Sequence[float], alpha: float = ALPHA) -> tuple[float, float] | None:
     """The confidence sequence after these differences, in their order.
 
-    None while it is the whole line, with a value that is not finite, or when all are equal but not zero: without spread
-    the formula would claim certainty from the resolution of a small test set.
+    None while it is unbounded, with a value that is not finite, or when all are equal but not zero.  Equal values come
+    from the resolution of a small test set, and do not show certainty.
 
     >>> low, high = interval([0.01, 0.02, 0.03, 0.02, 0.01, 0.02])
     >>> f"{low:.4f} {high:.4f}"
@@ -83,11 +82,11 @@ def has_no_spread(values: Sequence[float], s: float) -> bool:
 
 
 def is_decided(values: Sequence[float], until: float) -> bool:
-    """True if the interval excludes zero, or is narrower than `until`, in the unit of the values."""
+    """True if the interval excludes zero, or is narrower than `until` (in the unit of the values)."""
     ends = interval(values)
     return ends is not None and (ends[0] > 0.0 or ends[1] < 0.0 or ends[1] - ends[0] < until)
 
 
 def is_settled(differences: Mapping[str, Sequence[float]], until: float) -> bool:
-    """True if every comparison, by name, is decided: then no further seed is needed."""
+    """True if every comparison is decided, so that no further seed is needed."""
     return all(is_decided(values, until) for values in differences.values())

@@ -1,7 +1,7 @@
 """Reports on the installation and the machine, one line each, with a remedy for anything missing.
 
-Only PyTorch and NumPy are imported, since an installation can have them and still be unable to load them; without them
-everything else is reported all the same.  Nothing is downloaded, and nothing is left behind.
+Only PyTorch and NumPy are imported, to see that they load; if they do not, the rest is still reported.  Nothing is
+downloaded, and nothing is left behind.
 """
 
 import importlib
@@ -50,7 +50,7 @@ class Finding:
         what: Subject of the line.
         status: "missing" for something optional, "problem" for something to fix.
         found: Its state.
-        remedy: Action to take; empty if none is needed.
+        remedy: What to do; empty if nothing is needed.
         core: True if nothing works without it.
     """
 
@@ -62,11 +62,11 @@ class Finding:
 
 
 def examine(data_dir: Path | None = None, runs: Path = Path("runs")) -> tuple[Finding, ...]:
-    """Examine the installation and the machine; all findings in reading order.
+    """All findings on the installation and the machine, in reading order.
 
     Args:
-        data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
-        runs: Folder in which run folders would be made.
+        data_dir: Folder of named data sets; by default UNSKEW_DATA of the environment.
+        runs: Folder for run folders.
     """
     return (*_software(), *_machine(), *map(_extra, EXTRAS), _data(data_dir), *_disk(runs))
 

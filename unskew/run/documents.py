@@ -1,4 +1,4 @@
-"""The files that a run's folder begins with: the experiment, who has which examples, and the card of the run."""
+"""The first files of a run's folder: the experiment, the examples of each client, and the card of the run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from unskew.version import __version__
 def of_run(
     folder: Path, experiment: Experiment, setup: Setup, feds: dict[int, FederatedData], command: str
 ) -> dict[str, str | Callable[[Path], object]]:
-    """The files that a run's folder begins with, each as its text or as a function that writes it."""
+    """The first files of a run's folder, each as its text or as a function that writes it."""
     return {
         "config.toml": to_toml(experiment),
         "partition.json": _partitions(feds),
@@ -73,11 +73,11 @@ def _run_card(folder: Path, experiment: Experiment, setup: Setup, feds: dict[int
 
 
 def network_sha256(setup: Setup, start: bool) -> str:
-    """The hash of the network's frozen tensors and, if asked, of the weights that it starts from under one key."""
+    """Hash of the network's frozen tensors and, with `start`, of the weights it starts from under one key."""
     every = [{**(task.init(Key(0) / "init") if start else {}), **task.constants()} for task in setup.tasks]
     return wire.tensors_hash({f"{i or ''}{name}": t for i, own in enumerate(every) for name, t in own.items()})
 
 
 def is_value(experiment: Experiment) -> bool:
-    """True if a network was given as a value, which may start from any weights."""
+    """True if a network was given as a value."""
     return any(of.model.startswith(IN_PYTHON) for of in experiment.task.models or (experiment.task,))

@@ -4,8 +4,8 @@
     personal.*            each client's own model on its own held-out data
     personal_on_global.*  each client's own model on the global test set
 
-For a method with one global model a client's own model is that model.  Nothing is augmented, charged or remembered.
-Remote clients test their own models themselves and send their scores.
+For a method with one global model a client's own model is that model.  Nothing is augmented or added to the ledger, and
+clients remember nothing.  Remote clients test their own models and send scores.
 """
 
 import math
@@ -34,12 +34,12 @@ _AT_ONCE = 1 << 14  # examples averaged in one call
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """Scores of the clients' own models, a column each, clients ascending.
+    """Scores of the clients' own models, by column.
 
     Attributes:
-        clients: Their numbers.
-        values: Values of the task's measures on the client's examples, (clients, measures); NaN where not defined.
-        n: The number of these examples.
+        clients: Client numbers, ascending.
+        values: The task's measures on the client's examples, (clients, measures); NaN where not defined.
+        n: Number of these examples.
     """
 
     clients: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class ClientScores:
 
 @dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Training inputs each client is tested on: the rows of its personal test and validation parts, on the device.
+    """Rows of the training inputs on which each client is tested: its personal test and validation parts.
 
     Attributes:
         task: Says what is measured.
@@ -64,7 +64,7 @@ class EvalSet:
 
 
 def eval_set(task: Task, fed: FederatedData, device: torch.device, validates: bool = False) -> EvalSet:
-    """The evaluation set of `fed`; `validates` if clients have validation rows that are not known here."""
+    """The evaluation set of `fed`; set `validates` if remote clients have validation rows."""
     test, val = (part.to(device) for part in (fed.clients.test, fed.clients.val))
     return EvalSet(task, test, val, validates or bool(val.sizes.any()))
 
@@ -76,9 +76,9 @@ def evaluated_clients(
 
     Args:
         setting: `evaluate_clients` of the experiment.
-        num_clients: All clients.
+        num_clients: Number of all clients.
         cohort: Clients of a round.
-        seed: The run's; it draws clients once, so that rounds and methods are compared on the same.
+        seed: The run's; clients are drawn once, so that rounds and methods are compared on the same ones.
         trained: Clients that trained in the round before; if none did, a cohort is drawn.
     """
     if setting == "cohort" and trained:
@@ -100,10 +100,10 @@ def evaluate(
     own: OwnModels | None = None,
     clients: Sequence[ClientId] | None = None,
 ) -> list[Metric]:
-    """All metrics of the state after round `t`; per-client numbers only after the last round.
+    """All metrics of the state after round `t`; numbers of single clients only after the last round.
 
     Args:
-        own: The own models of these clients (`own_models`), if they have already been built.
+        own: The own models of these clients (`own_models`), if already built.
         clients: Clients whose own models are evaluated, ascending; by default all.
     """
     task, wanted = eval_set.task, set(which)
@@ -148,14 +148,14 @@ def evaluate(
 
 
 def needs_own_models(eval_set: EvalSet, which: Iterable[str]) -> bool:
-    """Return true if an evaluation tests the clients' own models."""
+    """True if an evaluation tests the clients' own models."""
     return eval_set.validates or not {"personal", "personal_on_global"}.isdisjoint(which)
 
 
 def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]) -> OwnModels:
     """The model each of these clients would use after round `t`; clients without a model are left out.
 
-    The clients of a pooled bound all use the one model there is.
+    With pooled data all clients use the one model.
     """
     if len(sim.clients.ids) == 1:
         model = sim.own_models(state, [0], t)
@@ -164,7 +164,7 @@ def own_models(sim: Driver[Any], state: Any, t: int, clients: Sequence[ClientId]
 
 
 def on_own_rows(sim: Driver[Any], own: OwnModels, rows: Ragged) -> Iterator[tuple[ClientId, Columns]]:
-    """Return what an evaluation keeps of each client's rows under its own model; clients without rows are left out.
+    """Results on each client's rows under its own model; clients without rows are left out.
 
     A model that several clients share is tested in one pass.
     """
@@ -226,16 +226,16 @@ def _on_test_set(task: Task, by_group: Sequence[Columns], groups: Groups) -> Cli
 
 
 def table(task: Task, by_client: Mapping[ClientId, Score]) -> ClientScores:
-    """Return the clients' scores in columns."""
+    """The clients' scores in columns."""
     clients = sorted(by_client)
     values = np.array([by_client[c].values for c in clients], np.float64).reshape(len(clients), len(task.measures))
     return ClientScores(np.array(clients, np.int64), values, np.array([by_client[c].n for c in clients], np.float64))
 
 
 def reduced(name: str, task: Task, scores: ClientScores, last: bool) -> list[Metric]:
-    """The measures over the clients for which they are defined; after the last round those of each client.
+    """The measures over the clients for which they are defined; after the last round also of each client.
 
-    Of each client there are the headline, the loss and what was asked for beside them.
+    Of a single client only the headline, the loss and what was asked for are given.
     """
     metrics: list[Metric] = []
     client_values: list[Metric] = []

@@ -1,14 +1,13 @@
-"""Explanations of a trained model of a table: by what it decides, and for whom it works.
+"""Explains a trained model of a table: which columns matter, and how well it works for each group and site.
 
 Reported after the last round of a run.
 
 Effects     of a linear model: eta = x . theta, the log odds, log rate, log hazard, or the expected target itself.
             l      negative log-likelihood of all training rows at theta; squared errors over twice their variance
             I      information, the Hessian of l at theta;  C  a row of contrasts for each effect
-            effect C theta, with standard error sqrt(diag(C I^+ C')), if the rows say anything of it                (1)
-            step   I^+ grad l, which Newton's method would still take: training ended at the maximum where it is
-                   small beside the errors                                                                         (2)
-Importance  of a column, for other models: what the headline loses where the column is shuffled among the test rows
+            effect C theta, with standard error sqrt(diag(C I^+ C')), if the rows determine it                      (1)
+            step   I^+ grad l, Newton's next step; training has converged where it is small beside the errors       (2)
+Importance  of a column, for other models: the headline's loss when the column is shuffled among the test rows
             (L. Breiman, "Random Forests", Machine Learning 45, 2001; A. Fisher et al., JMLR 20, 2019).
 Sites       net benefit of acting from a probability t on (A. J. Vickers, E. B. Elkin, Med. Decision Making 26, 2006):
             true positives / n - false positives / n * t / (1 - t)                                                 (3)
@@ -62,9 +61,9 @@ MOST_VALUES = 8
 
 
 def explained(cell: Cell, model: Params | None, seen: Evaluation) -> Iterator[Info]:
-    """Report on the global model and the clients' own models, where the data are a table.
+    """Report on the global model and the clients' own models, if the data are a table.
 
-    Nothing is said of a method with differential privacy: its noise does not cover what is computed here.
+    Empty for a method with differential privacy: its noise does not cover these results.
     """
     dataset, trainer = cell.fed.dataset, cell.sim.model.server_trainer
     inputs = dataset.inputs
@@ -107,7 +106,7 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
 
 
 def linear_predictor(model: Params) -> Tensor | None:
-    """Weights and bias, (inputs + 1,), of one linear layer; None if it has more outputs than two classes."""
+    """Weights and bias, (inputs + 1,), of a model of one linear layer; None for any other, or more than two classes."""
     weight = next(t for t in model.values() if t.dim() == 2)
     bias = next((t for t in model.values() if t.dim() == 1), None)
     if len(weight) > 2:
@@ -117,10 +116,10 @@ def linear_predictor(model: Params) -> Tensor | None:
 
 
 def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
-    """Name the effects of a table's columns, and give the combination of inputs that each is, (effects, inputs + 1).
+    """Names of the effects of a table's columns, and the combination of inputs of each, (effects, inputs + 1).
 
-    Of a number it is one unit, or one standard deviation where each client has its own; of a category each word beside
-    the first.
+    The effect of a number is that of one unit, or of one standard deviation where each client scales by its own.  A
+    category has an effect for each word after the first.
     """
     names: list[str] = []
     rows: list[dict[int, float]] = []
@@ -152,14 +151,14 @@ def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
 def effects(
     theta: Tensor, x: Tensor, y: Tensor, names: Sequence[str], matrix: Tensor, loss: Loss, ratio: Ratio
 ) -> Effects | None:
-    """Effects with standard errors, by (1) and (2); None where numbers are infinite, as of a fit without any error.
+    """Effects with standard errors, by (1) and (2); None if a number is infinite, as in a fit without errors.
 
     Args:
         theta: Coefficients, (d,) float64.
-        x, y: Rows (N, d) float64 and their targets, those that the model was trained on.
+        x, y: The training rows (N, d) float64, and their targets.
         names, matrix: Effects and their contrasts, (effects, d).
         loss: Negative log-likelihood of each row from its linear predictor, (N, 1), or squared errors.
-        ratio: As of `Effects`.
+        ratio: As in `Effects`.
     """
     variance = 1.0
     if not ratio:
@@ -190,12 +189,12 @@ def effects(
 def importance(
     trainer: LocalTrainer, model: Params, columns: Sequence[Column], x: Tensor, y: Tensor, key: Key
 ) -> Importance:
-    """Shuffle the inputs of one column after the other among the test rows.
+    """Loss of the headline when one column after the other is shuffled among the test rows.
 
     Args:
         trainer: Evaluates the model.
         model: Its tensors.
-        columns: Those of the table, in the order of the inputs.
+        columns: Columns of the table, in the order of the inputs.
         x, y: Test rows (N, inputs) and targets.
         key: Root of the shuffles; the same for all methods of a seed.
     """
@@ -233,7 +232,7 @@ def _subgroups(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[Subgrou
 
 
 def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """The values of a column and the rows that have each, (rows,) bool; of a number with many values its thirds."""
+    """Values of a column with the rows that have each, (rows,) bool; a number with many values is cut in thirds."""
     values = column[rows]
     if column.dtype.kind != "f":
         missing = np.array([v is None for v in values], bool)

@@ -1,4 +1,4 @@
-"""Failures of a run in words: where it failed, and how to go on."""
+"""Error messages of a run: where it failed, and how to go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +24,7 @@ UNKEPT = "nothing is kept of a run without out=FOLDER"
 
 
 def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
-    """The end of a message: the call that goes on with a run, in Python if it was called there, or why nobody can."""
+    """How to resume the run, in Python if it was called there, or why it cannot be resumed."""
     inputs, own = run.setup.inputs, bool(own_modules(run.experiment))
     if not inputs.kept:
         return UNKEPT
@@ -37,9 +37,9 @@ def going_on(run: LiveRun, then: str = "continue with: {}") -> str:
 
 @contextmanager
 def named(cell: Cell, keep: Callable[[Cell], None]) -> Iterator[None]:
-    """Have errors in a cell name method, seed and round, clients by their names, and what to do.
+    """Add to errors in a cell the method, seed and round, the clients' names, and what to do.
 
-    What had failed by then is recorded, and where a round can be run again elsewhere, `keep` saves a checkpoint.
+    Failures so far are recorded.  Where the round can be run again elsewhere, `keep` saves a checkpoint.
     """
     try:
         yield

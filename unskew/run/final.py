@@ -1,8 +1,7 @@
-"""Reports on models after the last round, beside their numbers.
+"""Reports on models after the last round.
 
-Which classes they find, for accuracy may be high and say little; each test row's result under its client's own model,
-from which a report tells a client's gain from chance; and clients whom a prediction that is always the same serves
-better.
+They say which classes a model recognises, the result of each test row under its client's own model (to test a client's
+gain), and for which clients a constant prediction would be better.
 """
 
 import statistics
@@ -39,7 +38,7 @@ NAMED = 5
 
 
 def right(task: Task, columns: Columns) -> Tensor:
-    """Tell which examples' class is found, (n,) bool, from the columns of an evaluation."""
+    """Whether each example's class is predicted, (n,) bool, from the columns of an evaluation."""
     assert task.kind.correct is not None
     first = task.measures[0].each is task.kind.correct  # its column is there without the outputs
     return (columns[0] if first else task.kind.correct(*(column.clone() for column in columns[-2:]))).bool().cpu()
@@ -47,7 +46,7 @@ def right(task: Task, columns: Columns) -> Tensor:
 
 # ---------------------------------------------------------------- the global model
 class GlobalPredictions(Observer):
-    """Reports on what the global model predicts for the global test set."""
+    """Reports what the global model predicts for the global test set."""
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
         """Report recall and confusion by class, or what the kind of task reports."""
@@ -87,13 +86,13 @@ def _confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
 
 # ---------------------------------------------------------------- the clients' own models
 class OneClassFound(Observer):
-    """Names clients whose own models find examples of one class only.
+    """Names clients whose own models recognise one class only.
 
-    Where one model is everybody's it is the global one, which is judged on more rows.
+    Methods with one model for all are left out: it is judged on the global test set.
     """
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        """Warn of them."""
+        """A note that names them."""
         own, task, names = seen.own or {}, cell.setup.task, cell.fed.client_names
         if not seen.all_own or task.kind.correct is None or len({id(model) for model in own.values()}) < 2:
             return
@@ -112,17 +111,16 @@ class OneClassFound(Observer):
 
 
 class TrainedAlone(Observer):
-    """Keeps, where clients are trained alone as well, what tells their gains from chance and from a constant.
+    """Records what is needed to test clients' gains over training alone, and over a constant prediction.
 
-    The same rows are tested under every method, so what a difference of two methods owes to the choice of rows is known
-    only from both methods' results on each.
+    The same rows are tested under every method, so a difference of two methods is tested row by row.
     """
 
     def __init__(self) -> None:
         self.constants: dict[int, Mapping[ClientId, float]] = {}
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        """Record results by row, and report on clients that a constant serves better."""
+        """Record results by row, and the clients for which a constant is better."""
         if seen.own is None or not any(method.bound == "lower" for method in cell.experiment.methods):
             return
         task, record, where = cell.setup.task, cell.run.record, {**cell.where, "round": seen.round}
@@ -140,9 +138,9 @@ class TrainedAlone(Observer):
 
 
 def by_row(measured: Mapping[ClientId, Columns], rows: Ragged, dataset: Dataset, measure: Measure) -> RowResults:
-    """The headline of each of the clients' rows, where it has values by row.
+    """The headline on each of the clients' rows, if it is defined row by row.
 
-    A client whose rows or patients are too few of a class, or with an event, for a variance is left out.
+    A client with too few rows or patients (of a class, or with an event) for a variance is left out.
     """
     patients, event = dataset.patients, 1 if measure.of_events else None
     by_client = {}
@@ -156,9 +154,10 @@ def by_row(measured: Mapping[ClientId, Columns], rows: Ragged, dataset: Dataset,
 
 
 def of_constants(kind: TaskKind, headline: Measure, fed: FederatedData) -> dict[ClientId, float]:
-    """The headline on each client's own test rows of what its training rows would always say; empty where not known.
+    """The headline of the best constant prediction from each client's training rows, on its test rows; empty if
+    unknown.
 
-    Clients are left out for whose rows it is not defined, as the balanced accuracy of one class.
+    Clients for whose rows it is not defined are left out, such as balanced accuracy of one class.
 
     Args:
         kind: The kind of task, whose measures see outputs without a link.

@@ -1,4 +1,4 @@
-"""The folder of a run, written so that nothing is lost or half written.
+"""The folder of a run: its files, and writing them atomically.
 
     run.json          command, versions, machine and data of the run: written once at the start
     config.toml       the resolved experiment
@@ -10,7 +10,7 @@
     summary.json      the table of results: written once at the end
     report.html       the same for people
 
-The folder is its owner's alone: client memory is in it.
+Only its owner may read the folder, since it holds client memory.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ FOLDERS = ("models", "checkpoint", "tensorboard")
 
 @contextmanager
 def explained(path: Path, folder: Path | None) -> Iterator[None]:
-    """Turn a disk error into one sentence that says how to continue: with the run in `folder`, or by a new command."""
+    """Turn a disk error into a RunError that says how to continue: with the run in `folder`, or by a new command."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -50,12 +50,12 @@ def explained(path: Path, folder: Path | None) -> Iterator[None]:
 
 
 def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) -> None:
-    """Make the run's folder with its first files atomically: under another name, then renamed.
+    """Create the run's folder with its first files atomically: under another name, then renamed.
 
     A file is given as its text, or as a function that writes it.
 
     Raises:
-        RunError: If the path exists already, or the disk refuses.
+        RunError: If the path exists, or the disk refuses.
     """
     if folder.is_symlink():  # a rename would have to replace it
         folder = folder.resolve()
@@ -79,12 +79,12 @@ def create(folder: Path, files: Mapping[str, str | Callable[[Path], object]]) ->
 
 
 def taken(folder: Path) -> bool:
-    """True if a run cannot have this folder, because there is something."""
+    """True if the path exists and is not an empty folder."""
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a run's folder from elsewhere with links or devices in it, before anything is read, written or copied.
+    """Refuse a run's folder with links or devices in it, before anything is read, written or copied.
 
     Raises:
         RunError: Naming the first.
@@ -95,7 +95,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def require_own(folder: Path, what: str, marks: Collection[str]) -> None:
-    """Refuse a folder with other files: one that is written again has one of the names in `marks`.
+    """Refuse to write into a folder with files of others: it must be empty or have one of the names in `marks`.
 
     Raises:
         RunError: If it has files and none of these, or is a file.
@@ -138,7 +138,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def document_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each document that is written once, at the start of a run.
+    """SHA-256 of each file that is written once, at the start of a run.
 
     Raises:
         RunError: If one cannot be read.
@@ -147,10 +147,10 @@ def document_hashes(folder: Path) -> dict[str, str]:
 
 
 def require_done(folder: Path) -> None:
-    """Refuse a folder without a run, or with a run that is not done or has no result.
+    """Refuse a folder without a finished run.
 
     Raises:
-        RunError: Naming which of these it is.
+        RunError: Naming what is wrong.
     """
     if not (folder / "summary.json").exists():
         cells = read_json(folder / "run.json").get("cells", ())
@@ -163,19 +163,19 @@ def require_done(folder: Path) -> None:
 
 
 def is_deployed(folder: Path) -> bool:
-    """True if the folder is that of a run over a network.
+    """True if the folder is of a run over a network.
 
     Raises:
-        RunError: If it is no run's folder.
+        RunError: If it is not a run's folder.
     """
     return deployed(folder, str(read_json(folder / "run.json").get("command", "")))
 
 
 def refuse_deployed(folder: Path) -> None:
-    """Refuse to go on in one process with a run over a network, whose clients have their data and memory.
+    """Refuse to resume a run over a network in one process: its clients have the data and memory.
 
     Raises:
-        RunError: If it is one, or no run's folder.
+        RunError: If it is one, or not a run's folder.
     """
     if (folder / "deploy" / "authority").is_dir() or is_deployed(folder):
         way = "give the command that began it again, unskew fed run or unskew fed try"
@@ -194,5 +194,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder written by unskew; files that cannot be removed are left."""
+    """Remove a folder written by unskew; files that cannot be removed stay."""
     shutil.rmtree(path, ignore_errors=True)

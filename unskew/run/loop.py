@@ -1,9 +1,8 @@
 """The loop of a run: for each cell, for each round, ask the method, evaluate, record, perhaps stop; and resume.
 
 A run is a list of cells, one for each seed and method, seeds outermost, so that methods can be compared early.  Between
-two rounds a cell consists of the method's state, client memory and the round number, nothing else; a checkpoint holds
-those and what the record held, and a resumed run ends with the same bits as one that was never stopped.  Whatever
-watches a run is an observer (`unskew.run.observers`).
+two rounds a cell is the method's state, client memory and the round number.  A checkpoint holds these, and a resumed
+run ends with the same bits as one that was never stopped.  What watches a run is an observer (`unskew.run.observers`).
 """
 
 import threading
@@ -36,7 +35,7 @@ from unskew.tree import check_unchanged, marks
 
 
 class Interrupted(RunError):
-    """The user asked the run to stop; it can resume from a checkpoint."""
+    """The user stopped the run; it can be resumed from its checkpoint."""
 
     exit_code: ClassVar[int] = 130
 
@@ -63,15 +62,22 @@ def start(
     backend: Backend = IN_PROCESS,
     stop: threading.Event | None = None,
 ) -> RunResult:
-    """Run an experiment into a new folder, in this process unless `backend` says otherwise.
+    """Run an experiment into a new folder.
 
-    An impossible run is refused before the folder is made.  A method that diverges under a seed ends there, and the
-    other methods and seeds go on: `diverged` of the summary names it.  Over a network it ends the run.  A request to
-    stop sets `stop`, and the run ends after the round.
+    A method that diverges under a seed ends there and is named in `diverged` of the summary; the others go on.  Over a
+    network the run ends with it.
+
+    Args:
+        experiment: The experiment; an impossible one is refused before the folder is made.
+        folder: The new folder.
+        callback: Watches the run.
+        command: Command line, for the record.
+        backend: Runs the clients; by default this process.
+        stop: Set it to end the run after the round in progress.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
-        DivergedError: If every method diverged under every seed, so that there is no result.
+        DivergedError: If every method diverged under every seed.
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     trackers.check(experiment.track)
@@ -93,26 +99,23 @@ def resume(
     settings: Sequence[str] = (),
     stop: threading.Event | None = None,
 ) -> RunResult:
-    """Resume a run where it was stopped, bit for bit if machine and versions are the same.
+    """Resume a run where it was stopped; the bits are the same if machine and versions are.
 
     Args:
         folder: The run's folder.
-        callback: Sees every round.
-        force: Resume even though versions, device, threads or executor have changed; the bits may then differ.  It is
-            not needed from one to another of `unchanged.SAME_BITS`, executors that give the same; from or to sequential
-            on several threads it is.
+        callback: Watches the run.
+        force: Resume although versions, device, threads or executor have changed; the bits may then differ.
         backend: Runs the clients; by default this process.
-        allow_code: Import a method or network of one's own that the folder names; never for a folder from elsewhere
-            whose code one would not run.
-        settings: Settings of its `runtime` that the rest is run with, such as "runtime.workers=8"; config.toml stays as
-            it is, and the record has them, with what else is other than at the start.
+        allow_code: Import a method or network of your own that the folder names.  Never for a folder from elsewhere
+            whose code you would not run.
+        settings: Settings of `runtime` for the rest of the run, such as "runtime.workers=8".
         stop: As in `start`.
 
     Raises:
         ConfigError: If the folder names such code and `allow_code` is not given, or a setting is not of `runtime`.
         DivergedError: As in `start`.
-        RunError: If the folder is not a run, was changed or has links to other folders, is that of a run over a network
-            without such a backend, or (`unchanged.EnvironmentChanged`) the environment has changed.
+        RunError: If the folder is not a run, was changed, has links in it, or needs another backend.
+        EnvironmentChanged: If versions, device, threads or executor have changed.
     """
     unchanged.require_run(folder, backend, settings)
     with locked(folder):

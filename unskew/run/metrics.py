@@ -1,8 +1,7 @@
 """Turns per-client numbers into rows, and rows into the table of results.
 
-Accuracies are fractions.  Every number carries its weight (the examples it was measured on), and numbers are combined
-here and nowhere else.  A spread over clients is the population's (ddof 0: these are all the clients there are); a
-spread over seeds is the sample's (ddof 1).
+Accuracies are fractions.  Every number has a weight: the examples it was measured on.  A spread over clients is the
+population's (ddof 0), a spread over seeds the sample's (ddof 1).
 """
 
 import math
@@ -28,10 +27,10 @@ class Metric:
 
     Attributes:
         name: global.accuracy, personal.accuracy.mean, bytes.down, ...
-        value: Fractions for accuracies, bytes for bytes.*, seconds for seconds.
+        value: Fraction for accuracies, bytes for bytes.*, s for seconds.
         weight: Examples (or 1) behind the number.
-        client: Number of the client, for per-client numbers.
-        clients: Of a number over clients for some of which it is not defined: how many it is over, and all.
+        client: Number of the client; None if of no single client.
+        clients: For a number over clients that not all define: over how many it is, and how many there are.
     """
 
     name: str
@@ -51,7 +50,7 @@ def reduce_clients(
         values: The value of each client.
         examples: Examples it was measured on.
         higher: True if higher is better.
-        of: Number of clients that were evaluated, where the measure is not defined for all; by default these.
+        of: Number of evaluated clients, where the measure is not defined for all; by default as many as `values`.
     """
     v, w = np.asarray(values), np.asarray(examples)
     if not len(v):
@@ -71,7 +70,7 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def result_row(method: str, setting: str, metric: str, values: Sequence[float]) -> dict[str, Any]:
-    """Return a row of a table of results: the mean of the seeds' values, at least one, and their standard deviation."""
+    """A row of a table of results: mean of the seeds' values (at least one), and their standard deviation."""
     return {
         "method": method,
         "setting": setting,
@@ -83,20 +82,20 @@ def result_row(method: str, setting: str, metric: str, values: Sequence[float]) 
 
 
 def last_value(by_round: Mapping[int, float], rounds: Collection[int] = ()) -> float | None:
-    """The value of the last round evaluated; None if it is not defined there.
+    """The value of the last evaluated round; None if it is not defined there.
 
     Args:
         by_round: The values, {round: value}.
-        rounds: The rounds that were evaluated, where the metric is not defined in all of them.
+        rounds: The evaluated rounds, where the metric is not defined in all of them.
     """
     return by_round.get(max(rounds or by_round, default=0))
 
 
 def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), last: int | None = None) -> float | None:
-    """The mean of the last evaluations, steadier than the last one alone: `last` of them, by default the last fifth.
+    """The mean of the last evaluations: `last` of them, by default the last fifth (rounded up).
 
-    A fifth is rounded up; the model before training counts only if nothing else was evaluated.  Of these rounds those
-    count in which the metric is defined; None if it is in none.  The arguments are those of `last_value`.
+    Rounds in which the metric is not defined are left out; None if none is left.  Round 0 counts only if it is the only
+    one.  The arguments are those of `last_value`.
 
     >>> mean_of_last({0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.7, 6: 0.9})
     0.8
@@ -106,7 +105,7 @@ def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), la
 
 
 def last_rounds(rounds: Iterable[int], last: int | None = None) -> list[int]:
-    """The rounds that `mean_of_last` averages, of those that were evaluated."""
+    """The evaluated rounds that `mean_of_last` averages."""
     evaluated = sorted(rounds)
     evaluated = [t for t in evaluated if t > 0] or evaluated
     return evaluated[-(last or math.ceil(len(evaluated) / 5)) :]
@@ -118,12 +117,12 @@ def minus(ours: float | None, theirs: float | None) -> float | None:
 
 
 def last_name(last: int | None) -> str:
-    """The ending of the name of the mean of the last evaluations: `mean_last_fifth`, or as `mean_last_10`."""
+    """Ending of the name of a mean of the last evaluations: `mean_last_fifth`, or for example `mean_last_10`."""
     return f"mean_last_{last or 'fifth'}"
 
 
 def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
-    """Return the first round in which a curve, {round: value}, is at a level or better; None if it never is."""
+    """The first round in which a curve, {round: value}, is at a level or better; None if it never is."""
     return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
 
 
@@ -139,20 +138,19 @@ def summarise(
 ) -> list[dict[str, Any]]:
     """The table of results: one row per method and metric, with the value of each seed.
 
-    The result is the last round's; `.best` is the best evaluation on the test set and therefore optimistic;
-    `.mean_last_fifth` averages the last fifth of evaluations; `.minus_X` is the paired difference to method X, seed by
-    seed.  A metric that is not defined in the last round, as AUROC of one class, has no result under that seed; the
-    row then says so in `undefined`, the number of such seeds.  One under which a method diverged is such a seed, too.
-    Of a mean over clients that is not over all, `clients` says over how many it is, and of how many.
+    The result is the last round's.  `.best` is the best evaluation on the test set, and therefore optimistic.
+    `.mean_last_fifth` averages the last fifth of evaluations.  `.minus_X` is the paired difference to method X.
+    `undefined` counts seeds without a result: the metric is not defined in the last round, or the method diverged.
+    `clients` says over how many clients a mean is, and of how many, where it is not over all.
 
     Args:
         frame: Every number.
-        methods, seeds: In the run's order; a seed is left out of a method's row if it has no such number.
+        methods, seeds: In the run's order; a seed without such a number is left out of the row.
         setting: The run's setting, as its table names it.
-        mean_last: Number of evaluations that are averaged in place of the last fifth; the name is then `.mean_last_k`.
+        mean_last: Number of evaluations to average, in place of the last fifth; the name is then `.mean_last_k`.
         baseline: Label of the method the others are compared with, if the run has it.
         headline: The task's headline metric.
-        diverged: Methods that diverged, each under its seed: no number of theirs counts.
+        diverged: Methods that diverged, each under its seed; their numbers are left out.
     """
     without = {(row["method"], row["seed"]) for row in diverged}
     frame = frame.where(lambda n: n.client is None and (n.method, n.seed) not in without)

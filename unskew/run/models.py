@@ -1,13 +1,12 @@
-"""Trained models: the global one of each method and seed, and the one every client would use.
+"""Trained models: the global model of each method and seed, and each client's own.
 
     models/METHOD-seed0.safetensors           the global model, where the method has one, and frozen tensors
-    models/METHOD-seed0.clients.sqlite        clients' own tensors, each once: `tensors`, and in `models` whose they are
+    models/METHOD-seed0.clients.sqlite        clients' own tensors, each stored once; `models` says whose they are
     models/METHOD-seed0.round20.safetensors   the global model of an earlier round, where it is kept
     models/METHOD-seed0.shared.safetensors    at a site, the model that the server served it last
 
-Each file has its card in its metadata, so that one of a global model stands for itself.  A client's model is the global
-one with some tensors replaced by the client's own.  `load_model` puts it together from a run's folder, from a deployed
-client's, or from a single file that `save_model` or `unskew show --model` wrote.
+Each file has its card in its metadata.  A client's model is the global one with some tensors replaced by its own.
+`load_model` reads a run's folder, a deployed client's, or a file that `save_model` or `unskew show --model` wrote.
 """
 
 import dataclasses
@@ -68,11 +67,11 @@ class TaskCard:
         classes: A name for each class, label or token that outputs stand for; of a number, one name.
         inputs: The way from raw inputs to the network's.
         layers: Names of a model's tensors, parameters first and frozen ones last.
-        kind, loss: The kind of task and its loss, as in a configuration: what outputs mean.
+        kind, loss: The kind of task and its loss, as in a configuration; they give outputs their meaning.
         label_type: The type of the labels that classes are named after.
         target_scale: Shift and scale of the targets in the loss; outputs are on that scale.
-        models, at: Networks of several kinds, as in a configuration, and the place of this one among them.
-        output: The part of what the network returns that is its outputs, as in a configuration.
+        models, at: Networks of several kinds, as in a configuration, and the index of this one.
+        output: Which part of the network's result is its outputs, as in a configuration.
     """
 
     model: str
@@ -90,7 +89,7 @@ class TaskCard:
     output: str | int | None = None
 
     def of(self, client: str, layers: Iterable[str]) -> "TaskCard":
-        """The card of a client's own network, with these tensors; itself if it has the same as the server."""
+        """The card of a client's own network, with these tensors; the same card if the network is the server's."""
         at = next((i for i, entry in enumerate(self.models) if client in entry.clients), 0)
         entry, kept = self.models[at] if at else self, tuple(layers) if at else self.layers
         return replace(self, model=entry.model, model_options=entry.model_options, layers=kept, at=at)
@@ -98,13 +97,13 @@ class TaskCard:
 
 @dataclass(frozen=True)
 class ModelClients:
-    """The clients of a run that has trained a model.
+    """The clients of a run that trained a model.
 
     Attributes:
-        number: Clients of the run, those without a model included.
+        number: Clients of the run, also those without a model.
         names: A name for each; None where they are numbers.
-        unseen: Names, or numbers, of the clients that came after training, which have no model here.
-        models: What is known of their models: all use the global one, some have tensors of their own, or none.
+        unseen: Names, or numbers, of the clients that came after training; they have no model here.
+        models: Whether all use the global model, some have tensors of their own, or none has a model.
     """
 
     number: int
@@ -115,7 +114,7 @@ class ModelClients:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Description of a model: in its file, and of a loaded one in its attribute `unskew`.
+    """Description of a model, stored in its file; a loaded model has it in `unskew`.
 
     Attributes:
         method, seed: Method and seed that trained it.
@@ -123,7 +122,7 @@ class ModelCard:
         client_name: Its name; None where clients are numbers.
         task: Network, inputs and classes.
         round: The round after which it was kept; None if training had ended.
-        clients: In a run's folder, the clients that it was trained by.
+        clients: In a run's folder, the clients that trained it.
         has_global: In a run's folder, false if the method has no global model.
         best_round: In a run's folder, the round with the best validation result, if its model is kept.
     """
@@ -145,7 +144,7 @@ class ModelCard:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Labels that `predict` answers with, one for each output, in the type of those that were trained on."""
+        """Labels that `predict` returns, one for each output, in the type of the training labels."""
         return labels_of(self.task.classes, self.task.label_type)
 
     @property
@@ -155,7 +154,7 @@ class ModelCard:
 
 
 def task_card(config: TaskConfig, dataset: Dataset, task: Task, target_scale: Scale | None = None) -> TaskCard:
-    """Describe what the models of an experiment share that are trained on these data, their targets scaled so."""
+    """What the models of an experiment share: network, inputs, classes, and the scale of the targets."""
     layers = (*task.layout.trainable, *task.layout.buffers, *task.constants())
     options = dict(config.model_options)
     return TaskCard(
@@ -175,12 +174,12 @@ def task_card(config: TaskConfig, dataset: Dataset, task: Task, target_scale: Sc
 
 
 def file_name(label: str) -> str:
-    """A method's label as part of a file's name; different labels stay different."""
+    """A method's label as part of a file name; different labels stay different."""
     return quote(label, safe=" ()=,+")
 
 
 def stem(label: str, seed: int) -> str:
-    """Name of the files of a method and seed, without their endings."""
+    """File name of a method and seed, without its ending."""
     return f"{file_name(label)}-seed{seed}"
 
 
@@ -194,8 +193,8 @@ def save(
 ) -> None:
     """Write the models of one method and seed; `own` gives the clients' models, a few clients at a time.
 
-    The `frozen` tensors are the same in all of them, and are written with the global model's, or in its place.
-    Every file is whole or not there, that of the global model last; written again, the files have the same bytes.
+    The `frozen` tensors are the same for all, and are in the global model's file.  Each file is written atomically,
+    that of the global model last.
     """
     assert card.clients is not None
     folder.mkdir(exist_ok=True)
@@ -252,13 +251,13 @@ def _stored(file: sqlite3.Connection, tensor: Tensor) -> int:
 
 
 def save_beside(folder: Path, card: ModelCard, params: Params, what: str) -> None:
-    """Write, as `save_model` would, what stands beside a cell's models: "shared" with others, or of "round20"."""
+    """Write a model beside those of a cell, such as "shared" or "round20" (`what`), in the format of `save_model`."""
     folder.mkdir(exist_ok=True)
     _write(_with(folder / stem(card.method, card.seed), f".{what}{WHOLE}"), card, params)
 
 
 def of_rounds(folder: Path, method: str, seed: int) -> dict[int, Path]:
-    """Files of the global models that are kept of rounds before the last, by round, in order."""
+    """Files of the kept global models of earlier rounds, {round: path}, in order."""
     begin = f"{stem(method, seed)}.round"
     files = [p for p in (folder / "models").glob("*.round*.safetensors") if p.name.startswith(begin)]
     rounds = ((p.name.removeprefix(begin).removesuffix(WHOLE), p) for p in files)
@@ -288,21 +287,19 @@ def load_model(
 ) -> nn.Module:
     """A trained model: a plain module in evaluation mode, on the CPU, that takes prepared inputs.
 
-    Its attribute `unskew` says what it is (`ModelCard`); `predict` takes raw inputs.
+    Its attribute `unskew` is its description (`ModelCard`); `predict` takes raw inputs.
 
     Args:
         path: A run's folder, a deployed client's folder, or a file that `save_model` or `unskew show --model` wrote.
-        method: Label of the method; not needed where there is one only.
-        client: Name of the client that uses the model, or its number, from 0; None for the global one, or a deployed
+        method: Label of the method; not needed if there is only one.
+        client: Name or number (from 0) of the client that uses the model.  None is the global one, or a deployed
             client's own.
         seed: Seed of the run; by default the smallest, which must have a model.
-        round: A round whose global model was kept, or "best", that with the best validation result; by default the
-            last.
-        network: A network to load the weights into, or a callable that builds one, as in `network=Net`; needed if the
-            run was given its network as a value.  By default the network is built by its name.  Where clients have
-            several, a list of one for each.
-        allow_code: Import the network if its name is `module:attribute`; never for a file from elsewhere whose code
-            one would not run.
+        round: A round whose global model was kept, or "best" (by validation result); by default the last.
+        network: A module to load the weights into, or a callable that builds one, as in `network=Net`; a list of them
+            if clients have several networks.  Needed if the run was given its network as a value.
+        allow_code: Import the network if its name is `module:attribute`.  Never for a file from elsewhere whose code
+            you would not run.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
@@ -336,25 +333,22 @@ def predict(
 ) -> list[Any]:
     """Predict with a model from `load_model`, for each raw input.
 
-    That is the class, in the type of the labels that were trained on: a whole number, true or false, or its name.  Of
-    regression it is a number, of survival the log of the relative risk, of several labels the names of those that
-    apply, of sequences the token that follows.
+    Returned is the class (in the type of the training labels), of regression a number, of survival the log of the
+    relative risk, of several labels the names of those that apply, of sequences the next token.
 
     Args:
         model: The model.
-        x: Inputs as they were given for training, which are resized, filled and scaled as there.  Images are (N, H, W),
+        x: Raw inputs as given for training; they are resized, filled and scaled in the same way.  Images are (N, H, W),
             (N, H, W, 3), (N, C, H, W), or their files.  A table may be its file (.csv, .parquet) or a row.
         batch_size: Inputs that the network takes at once.
-        client: Name of the client whose rows they are, for a global model whose clients each scaled by its own numbers.
-        probabilities: Give for each input {class: probability} instead; a DataFrame of them has a column for each.
-        threshold: Of two classes: the probability of the second one from which on it is predicted; by default the
-            likelier class is.
+        client: Name of the client whose rows they are, where each client scaled its own.
+        probabilities: Return {class: probability} for each input; for a DataFrame, one with a column for each class.
+        threshold: For two classes, the probability from which on the second is predicted; by default the likelier is.
 
     Raises:
-        ConfigError: If the model has no card that says how inputs are prepared, or learns no probabilities; if the
-            threshold is no probability, or not of two classes.
-        DataError: If the inputs are not of the kind it was trained on, or the model has no numbers of the client.
-        RunError: If the network's outputs are no numbers.
+        ConfigError: If the model has no card, learns no probabilities, or the threshold does not apply.
+        DataError: If the inputs are of another kind than in training, or the model has no scale of this client.
+        RunError: If the network's outputs are not finite.
     """
     card = card_of(model)
     if card.inputs.kind == "table" and isinstance(x, str | Path):
@@ -433,7 +427,7 @@ def card_of(model: nn.Module) -> ModelCard:
 
 
 def notation(inputs: Inputs) -> tables.TableOptions:
-    """Options of the CSV file that a model was trained on, as far as they were given."""
+    """Options of the CSV file that a model was trained on, where they were given."""
     return tables.TableOptions(
         "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
     )
@@ -442,7 +436,7 @@ def notation(inputs: Inputs) -> tables.TableOptions:
 def save_model(model: nn.Module, path: Path | str) -> None:
     """Write a model from `load_model`, with its present weights, as one self-describing file.
 
-    The file is safetensors: tensors by layer, and under `unskew` in its metadata the card as JSON.
+    The file is safetensors: tensors by layer, and the card as JSON under `unskew` in its metadata.
 
     Raises:
         ConfigError: If the model has no card.
@@ -459,11 +453,11 @@ def export(
     seed: int | None,
     round: Round | None = None,
 ) -> ModelCard:
-    """Write a model of a run or of a deployed client as `save_model` does, without building its network.
+    """Write a model of a run or of a deployed client like `save_model`, without building its network.
 
     Args:
-        folder, method, client, seed, round: The same as for `load_model`.
-        path: The file, replaced if it is there.
+        folder, method, client, seed, round: As in `load_model`.
+        path: The file; it is replaced if it exists.
 
     Raises:
         RunError: If there is no such model, or its files are damaged.
@@ -477,7 +471,7 @@ def cells(folder: Path) -> list[tuple[str, int]]:
     """Method and seed of every model in a run's folder, methods in alphabetical order.
 
     Raises:
-        RunError: If it has none.
+        RunError: If there is none.
     """
     if not folder.exists():
         raise RunError(f"{folder} is neither a model file nor a run folder; name one that exists")
@@ -551,7 +545,11 @@ KEPT = "clients that keep theirs to themselves have it in their own folders: giv
 
 
 def number_of(clients: ModelClients, client: ClientId | str, where: str = "") -> ClientId:
-    """The number of a client that is asked for by its name, or by its number."""
+    """The number of a client given by name or number.
+
+    Raises:
+        RunError: If there is no such client.
+    """
     names, written = tuple(map(composed, clients.names or ())), composed(str(client))
     if written in names:
         return names.index(written)

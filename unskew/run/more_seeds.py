@@ -1,8 +1,7 @@
-"""More seeds of a run that is there already, by number or until its comparisons are decided.
+"""Adds seeds to a run that exists, by number or until its comparisons are decided.
 
-With a fixed list of seeds one looks at the end, and adding seeds because of what was seen invalidates Student's
-interval.  A run with `seeds = { until = ... }` has intervals that may be looked at after every seed from the sixth on:
-the old seeds and those to come are such a run, whose rule was only written later.  Both go on in a folder of their own.
+Adding seeds because of a result invalidates Student's interval.  A run with `seeds = { until = ... }` therefore has
+intervals that may be read after every seed from the sixth on.  The new run has a folder of its own.
 """
 
 import hashlib
@@ -26,15 +25,15 @@ from unskew.words import listed
 
 
 def until(experiment: Experiment, width: float, most: int) -> Experiment:
-    """The experiment with seeds until it is decided, its own first.
+    """The experiment with more seeds, until its comparisons are decided.
 
     Args:
-        experiment: An experiment with consecutive seeds, or with a rule of its own, which is replaced.
+        experiment: An experiment with consecutive seeds, or with such a rule, which is replaced.
         width, most: `until` and `most` of the rule.
 
     Raises:
-        ConfigError: If its seeds are not consecutive, there are as many as `most`, a number is impossible, or
-            the rule has nothing to decide.
+        ConfigError: If its seeds are not consecutive or already as many as `most`, a number is impossible, or there is
+            nothing to decide.
     """
     seeds, rule = experiment.seeds, experiment.until
     if rule is None and seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
@@ -49,7 +48,7 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
 
 
 def longer(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
-    """The experiment with these seeds as well, whatever its own came to.
+    """The experiment with these seeds added.
 
     Raises:
         ConfigError: If it has one of them already, or seeds until it is decided.
@@ -62,9 +61,9 @@ def longer(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
 
 
 def decided(run: LiveRun, index: int) -> str:
-    """Say that no seed is needed beyond those whose cells come before this one; empty while one is.
+    """Why no seed is needed beyond those of earlier cells; empty while one is.
 
-    It depends on the log alone, so that a resumed run stops at the same seed.
+    It depends on the record alone, so that a resumed run stops at the same seed.
     """
     experiment, headline = run.experiment, run.setup.task.headline
     until, seeds = experiment.until, index // len(experiment.methods)
@@ -100,18 +99,17 @@ def _differences(run: LiveRun, until: UntilDecided) -> dict[str, list[float]]:
 def add(
     folder: Path, out: Path, more: Callable[[Experiment], Experiment], force: bool = False, *, allow_code: bool = False
 ) -> None:
-    """Make a run folder `out` that stands where the run in `folder` does, with more seeds to come.
+    """Make a run folder `out` with the state of the run in `folder`, and more seeds to come.
 
     Args:
         folder: The folder of a run in one process, finished or stopped.
         out: The new folder.
-        more: Makes of its experiment the one with more seeds: `until`, or `longer`.
+        more: Adds seeds to its experiment: `until` or `longer`.
         force, allow_code: As in `loop.resume`.
 
     Raises:
-        ConfigError: As `more`, or if the folder names code of one's own and `allow_code` is not given.
-        RunError: If the folder is no run, has no checkpoint, was changed, has links in it, or crossed a network; if
-            `out` exists; or (EnvironmentChanged) if versions, device or executor are others now.
+        ConfigError: As `more`, or if the folder names code of your own and `allow_code` is not given.
+        RunError: As `loop.resume`, or if `out` exists.
     """
     read_json(folder / "run.json")  # a folder without one is no run
     refuse_links(folder)

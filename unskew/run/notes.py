@@ -1,6 +1,6 @@
-"""Notes on settings that are possible but may not be meant: small functions, each of which may return a sentence.
+"""Notes on settings that are possible but perhaps not meant: small functions, each may return a sentence.
 
-A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  What cannot be meant is refused elsewhere.
+A new one is a function here and its name in `OF_RUNS` or `OF_METHODS`.  Errors are raised elsewhere.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class NewRun:
 
 
 def notes(experiment: Experiment, setup: Setup, num_clients: int) -> Iterator[str]:
-    """Sentences on settings that may not be what was meant."""
+    """Sentences on settings that are perhaps not meant."""
     run = NewRun(experiment, setup, num_clients)
     yield from filter(None, (look(run) for look in OF_RUNS))
     for method in experiment.methods:

@@ -1,4 +1,4 @@
-"""Observers of every run, which are no part of training: to add one, write a class and name it in `Observers`."""
+"""Observers of every run.  To add one, write a class and name it in `Observers`."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ BATCH = 256
 
 
 class Observers(Several):
-    """The observers of a run, in the order in which they are called; whoever is told of it comes last."""
+    """The observers of a run, in the order of their calls; the caller's `callback` comes last."""
 
     def __init__(self, run: LiveRun, *more: Observer) -> None:
         self.curve = HeadlineCurve()
@@ -85,14 +85,14 @@ class _Explained(Observer):
 
 # ---------------------------------------------------------------- how the headline goes
 class HeadlineCurve(Observer):
-    """Follows a cell's headline: which round was the best, and when to stop.
+    """Follows the headline of a cell: the best round so far, and when to stop.
 
     Attributes:
-        validation, best: Round and headline over validation examples, last and best from round 1 on.
+        validation, best: Round and headline on validation examples, of the last and the best round (from round 1 on).
     """
 
     def start(self, cell: Cell) -> None:
-        """Read again what a resumed cell has recorded."""
+        """Read what a resumed cell has recorded."""
         self.validation: tuple[int, float] | None = None
         self.best: tuple[int, float] | None = None
         rows = cell.recorded("metrics", "client IS NULL") if cell.round else ()
@@ -100,7 +100,7 @@ class HeadlineCurve(Observer):
             self._follow(cell, t, {row["name"]: row["value"] for row in of_round})
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterator[Info]:
-        """Follow the evaluation, and warn where a setting waits for validation results in vain."""
+        """Follow the evaluation; note if a setting needs validation results and there are none."""
         values = {m.name: m.value for m in seen.metrics if m.client is None}
         self._follow(cell, seen.round, values)
         choice = cell.experiment.by_validation
@@ -116,7 +116,7 @@ class HeadlineCurve(Observer):
                 self.best = t, now
 
     def reached(self, cell: Cell) -> str | None:
-        """The reason why the cell may end early, if there is one."""
+        """The reason to end the cell early; None if there is none."""
         stop, headline = cell.experiment.stop, cell.setup.task.headline
         now, best = self.validation, self.best
         if stop.metric is not None and now is not None and headline.reaches(now[1], stop.metric):
@@ -133,7 +133,7 @@ class HeadlineCurve(Observer):
 
 
 class KeptModels(Observer):
-    """Keeps the global models of rounds that are asked for, and at the end all models."""
+    """Saves the global models of the rounds asked for, and at the end all models."""
 
     def __init__(self, curve: HeadlineCurve) -> None:
         self.curve = curve
@@ -147,12 +147,12 @@ class KeptModels(Observer):
         self.own: OwnModels | None = None
 
     def evaluated(self, cell: Cell, seen: Evaluation) -> Iterable[Info]:
-        """Hold the clients' models until they are saved."""
+        """Keep the clients' models until they are saved."""
         self.own = seen.own if seen.all_own else None
         return ()
 
     def ended_round(self, cell: Cell) -> None:
-        """Keep the global model of a round that is asked for; the best so far may be one."""
+        """Save the global model of a round that is asked for, or of the best round so far."""
         if cell.round not in self._asked(cell, [cell.round]):
             return
         label, params = cell.method.label, cell.sim.method.serve(cell.state, None)
@@ -164,9 +164,9 @@ class KeptModels(Observer):
                 models.save_beside(self.folder, replace(self.card, round=cell.round), whole, f"round{cell.round}")
 
     def drop(self, cell: Cell) -> None:
-        """Remove models that were the best for a while and are not asked for otherwise.
+        """Remove models of rounds that were the best for a while.
 
-        Those of rounds after this one are left: of a run that goes on from here they may be the best again.
+        Models of later rounds stay: the run may be resumed from here and need them.
         """
         if cell.experiment.keep_models.best:
             rounds = models.of_rounds(cell.run.folder, cell.method.label, cell.seed)
@@ -214,9 +214,9 @@ class KeptModels(Observer):
 # ---------------------------------------------------------------- draws without a key
 @contextmanager
 def unkeyed(cell: Cell, text: str) -> Iterator[list[str]]:
-    """Collect a warning for each global generator that is drawn from meanwhile.
+    """Note each global generator that code draws from inside this context.
 
-    Where worker processes or a network may draw waits it is PyTorch's alone.
+    With worker processes or a network only PyTorch's is watched, as waiting may draw from others.
     """
     states, warnings = global_states(), list[str]()
     alone = cell.run.pool is None and not cell.sim.clients.remote

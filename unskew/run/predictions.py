@@ -1,12 +1,11 @@
-"""Predictions for what lies in files: rows of a table, images, texts, or examples of an array.
+"""Predictions for files: rows of a table, images, texts, or examples of an array.
 
-    rows     FILE.csv, .tsv, .parquet, .pq: the columns that were trained on, among any others; or FILE.npy: all of
-             them, in order
+    rows     FILE.csv, .tsv, .parquet, .pq with the columns of training, among any others; or FILE.npy, all in order
     images   files and folders of them, or FILE.npy: one array (N, H, W), (N, H, W, 3) or (N, C, H, W)
     texts    FILE.txt, a text a line
     numbers  FILE.npy, one array (N, ...)
 
-What is shown beside a prediction is written as it is in the file.
+Columns of a table are returned as they stand in the file.
 """
 
 from collections.abc import Sequence
@@ -40,24 +39,24 @@ def predict_files(
     probabilities: bool = False,
     threshold: float | None = None,
 ) -> list[Row]:
-    """Predict for each row, image, text or example, in order, what the model has learned.
+    """Predictions for each row, image, text or example, in order.
 
     Args:
         model: From `load_model`.
         paths: The files, of the kind that the model was trained on.
         options: How a CSV file is written: `separator`, `thousands`, `decimal`, `encoding` and `gaps`.
         client: As in `predict`.
-        probabilities: Give the probability of every class, too.
+        probabilities: Add the probability of every class.
         threshold: As in `predict`.
 
     Returns:
-        A row for each: of a table its columns as they are written, of an image its `file`, of a text the `text`, else
-        its `example` from 0; then `predicted`, of survival `log_relative_risk`, and with `probabilities` a column
+        A row for each.  It begins with the columns of the table, the `file` of an image, the `text`, or the `example`
+        from 0.  Then comes `predicted` (of survival `log_relative_risk`), and with `probabilities` a column
         `probability of CLASS` for each.
 
     Raises:
         ConfigError: As in `predict`.
-        DataError: If the files are of another kind, cannot be read, or as in `predict`.
+        DataError: As in `predict`, or if the files are of another kind or cannot be read.
     """
     card = models.card_of(model)
     read = {"table": _rows, "images": _images, "texts": _texts}.get(card.inputs.kind, _numbers)

@@ -23,7 +23,7 @@ PLAIN_EVERY_S = 5.0
 def watching(quiet: bool, stream: TextIO | None = None) -> Iterator[Observer]:
     """An observer that fits the stream: a bar in a terminal or a notebook, lines in a log, nothing if quiet.
 
-    Nothing shown is part of the run: once the stream cannot be written, as its terminal is gone, nothing more is shown.
+    If the stream can no longer be written, the run goes on in silence.
     """
     stream = cast("TextIO", _WhileWritable(stream or sys.stderr))
     console = Console(file=stream)
@@ -48,7 +48,7 @@ def importable(name: str) -> bool:
 
 
 def headline(run: LiveRun) -> list[str]:
-    """A few lines on the run about to start and on how much the clients' data differ."""
+    """A few lines on the run about to start, and on how much the clients' data differ."""
     experiment, setup, fed = run.experiment, run.setup, next(iter(run.feds.values()))
     cohort = experiment.cohort(fed.num_clients)
     measured = skew.summary(fed.label_counts)
@@ -68,7 +68,7 @@ def headline(run: LiveRun) -> list[str]:
 
 
 def evaluated(cell: Cell) -> str:
-    """The headline and the loss of a round, the clients' mean without a global model; empty if there are none."""
+    """The headline and the loss of a round, or the clients' mean without a global model; empty if there are none."""
     headline, metrics = cell.setup.task.headline, cell.metrics
     shared = headline.shared in metrics
     value = metrics.get(headline.shared, metrics.get(headline.own))
@@ -148,7 +148,7 @@ class Lines(Observer):
             self._progress.start()
 
     def ended_round(self, cell: Cell) -> None:
-        """Show how far the run is: by the bar, or by lines, not too often."""
+        """Show how far the run is: by the bar, or by lines now and then."""
         rounds, now = cell.experiment.rounds, time.monotonic()
         done, due = cell.index * rounds + cell.round, cell.round == rounds
         if text := evaluated(cell):

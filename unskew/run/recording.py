@@ -29,12 +29,12 @@ ABANDONED = "too few usable replies for a result, so the model stays as it was"
 
 
 def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[object]:
-    """The method's report on a round, and the run's own warnings of it.
+    """The method's report on a round, and the run's own notes on it.
 
-    Of a round that was abandoned there is the privacy that has been spent.
+    Of a round that was abandoned there is only the privacy that has been spent.
 
     Raises:
-        ProtocolError: If it cannot be kept, or could not be read: it names a client that there is not.
+        ProtocolError: If it cannot be stored, or names a client that does not exist.
     """
     parts: list[object] = list(report_of(cell.sim.method, state))
     for part in parts:
@@ -55,10 +55,10 @@ def reports(cell: Cell, state: Any, own: Sequence[str], abandoned: str) -> list[
 
 
 def record(cell: Cell, t: int, metrics: list[Metric], trace: Trace | None = None, parts: Iterable[object] = ()) -> None:
-    """Write a round's rows, and show warnings that were not shown before.
+    """Write a round's rows, and show notes that are new.
 
     Raises:
-        DivergedError: If a number is NaN or infinite: training cannot recover, and JSON has no such numbers.
+        DivergedError: If a number is NaN or infinite.
     """
     parts = list(parts)
     if warnings := [text for part in parts if type(part) is Info for text in part.warnings]:
@@ -99,7 +99,7 @@ def _add(cell: Cell, t: int, metrics: Sequence[Metric], trace: Trace | None, par
 
 
 def record_failures(cell: Cell) -> None:
-    """Write failures outside a finished round, and what crossed the network, for whoever looks for the reason."""
+    """Write failures outside a finished round, and what crossed the network."""
     with explained(cell.run.record.path, cell.run.folder):
         _add_failures(cell)
         cell.run.record.commit()
@@ -124,7 +124,7 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[dict[str, Any]]:
 
 # ---------------------------------------------------------------- at the end
 def write_summary(run: LiveRun) -> dict[str, Any]:
-    """Write summary.json, the table of results, and return what it holds."""
+    """Write summary.json, the table of results, and return its content."""
     experiment, position, task = run.experiment, run.position, run.setup.task
     table = summarise(
         Numbers.read(run.folder),

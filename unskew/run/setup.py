@@ -1,4 +1,4 @@
-"""Builds the task, the clients and the executor from their names; the only module that knows them all."""
+"""Builds the task, the clients and the executor from their names."""
 
 import dataclasses
 import os
@@ -55,19 +55,19 @@ OWN_DATA = "own data"
 
 @dataclass(frozen=True, eq=False)
 class InMemoryInputs:
-    """Data and model that are values of this process, which an experiment's text can only name.
+    """Data and model given as values; the experiment's text can only name them.
 
     Attributes:
         dataset: The examples; None if `task.data` says where they are.
-        networks: The network whose weights every method and seed starts from, or what makes it, called as
-            `models.build` says; one for each entry of `task.models`, where there are any.  None is named by the task.
-        files: Files of them to keep in the run's folder: a function that writes each, by file name.
+        networks: Networks, or callables that make them (as `models.build` calls them): one, or one for each entry of
+            `task.models`.  None is named by the task.
+        files: Functions that write a copy into the run's folder, by file name.
         loss: Loss of each example from (outputs, targets); None if `task.loss` names it.
         transform: Change of one training example's input; None if `task.augment` names it.
-        public: Public rows that no client has; None if `public` names them, or says whose they are.
+        public: Public rows that no client has; None if `public` names them.
         metrics: Metrics by the name that `evaluate` has for them; others are named.
-        from_python: True if the run is called from Python, where messages say how to go on there.
-        kept: False if the run's folder is removed when the run has failed, so that nobody can go on with it.
+        from_python: True if the run is called from Python, so that messages show Python calls.
+        kept: False if the run's folder is removed on failure, so that the run cannot be resumed.
     """
 
     dataset: Dataset | None = None
@@ -91,12 +91,12 @@ class Setup:
 
     Attributes:
         dataset: The examples, on the CPU.
-        tasks: Network and loss; where clients have several networks, of each entry of `task.models`.
+        tasks: Network and loss; where clients have several networks, for each entry of `task.models`.
         device: Device that trains and evaluates.
-        executor: Name of the executor, as chosen by the experiment or the rule.
+        executor: Name of the executor.
         parameters: Numbers in the network's parameters, frozen ones included.
-        executor_kind: What makes it, with its settings.
-        inputs: Data and model passed as values.
+        executor_kind: Builds the executor, with its settings.
+        inputs: Data and model given as values.
         augment: Change of training batches; None for none.
     """
 
@@ -118,8 +118,8 @@ class Setup:
 def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), one_client: bool = False) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
-    Data or a model passed as a value replaces the one the experiment names.  `one_client` says that the data are those
-    of a single client, which may lack what all of them together must have.
+    Data or a model given as a value replace those of the experiment.  With `one_client` the data are those of a single
+    client, which may lack classes that others have.
 
     Raises:
         DataError, ConfigError: If data, network or device are not available.
@@ -238,7 +238,7 @@ def named_public(experiment: Experiment) -> DataTable:
 
 
 def with_bins(config: TaskConfig, dataset: Dataset, one_client: bool = False) -> Dataset:
-    """The data set, its examples counted by the bins that the configuration asks for.
+    """The data set, with its examples in the bins that the configuration asks for.
 
     Raises:
         ConfigError: If its targets are not what the kind of task learns.
@@ -274,14 +274,14 @@ def class_weights(
 ) -> torch.Tensor | None:
     """Weight of each training example in the loss, (N,); None if all weigh the same.
 
-    With "balanced" a client's examples of class c weigh n / (k n_c), of its n training examples in k classes, so that
-    its classes weigh the same and its weights add up to n.  It needs nothing but its own labels: no count leaves it.
+    With "balanced" a client's examples of class c weigh n / (k n_c), for n training examples in k classes.  It uses the
+    client's labels only, so that no count leaves the client.
 
     Args:
         config: Says how classes weigh.
         dataset: All examples.
         train: The clients that train, or the one that holds all their examples.
-        unseen: Clients that come later, and adapt on their own examples as the others train.
+        unseen: Clients that come later and adapt on their own examples.
     """
     if config.class_weights is None:
         return None
@@ -298,7 +298,7 @@ def class_weights(
 def choose_executor(
     runtime: Runtime, device: torch.device, parameters: int, examples_per_client: float
 ) -> tuple[str, ExecutorKind]:
-    """The executor that the runtime names or the rule chooses, and its kind with the runtime's options.
+    """Name of the executor that the runtime names or the rule chooses, and its kind with the runtime's options.
 
     Raises:
         ConfigError: If there is none of that name, it cannot use the device, or an option is not one of its own.
@@ -339,7 +339,7 @@ def choose_device(name: str) -> torch.device:
 def network(
     config: TaskConfig, input_shape: tuple[int, ...], num_classes: int, inputs: InMemoryInputs = InMemoryInputs()
 ) -> nn.Module:
-    """Make a network for such examples: a copy of the passed module, or what the passed or named factory makes."""
+    """A network for such examples: a copy of the given module, or made by the given or named factory."""
     given = inputs.networks[0]
     if isinstance(given, nn.Module):
         return copied(given)
@@ -349,7 +349,7 @@ def network(
 def make_named_task(
     config: TaskConfig, dataset: Dataset, inputs: InMemoryInputs = InMemoryInputs(), asked: Sequence[str] = ()
 ) -> Task:
-    """Make the network and loss that a configuration names, in the data's shape; a passed network comes first.
+    """Network and loss that a configuration names, in the data's shape; a network given as a value comes first.
 
     `asked` are metrics to report beside the headline and the loss.
     """
@@ -375,8 +375,7 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
     """Divide the examples among the clients under this seed.
 
     Raises:
-        DataError, ConfigError: If the data cannot be divided as asked, or validation data are needed and no client has
-            any.
+        DataError, ConfigError: If the data cannot be divided as asked, or no client has the validation data needed.
     """
     key = Key(seed) / "data"
     shares = experiment.test_fraction, experiment.val_fraction
@@ -392,9 +391,9 @@ def divide(experiment: Experiment, dataset: Dataset, seed: int) -> FederatedData
 
 
 def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> Scale | None:
-    """Shift and scale of the targets in the loss: the configured ones, or those of the rows that train; None if as is.
+    """Shift and scale of the targets in the loss: as configured, or from the training rows; None for none.
 
-    Clients with data of their own have to agree on the numbers.
+    Clients with data of their own must agree on the numbers.
     """
     if not isinstance(config.target_scale, bool):
         return config.target_scale
@@ -410,7 +409,7 @@ def clients(
 ) -> tuple[LocalTrainer, Population, FederatedData]:
     """Objects that answer the clients' requests, the clients' metadata, and the clients a method trains.
 
-    A pooled bound trains one client that holds everything.
+    With pooled data one client holds everything.
     """
     train = pooled(fed) if hook(method.method, "pooled") else fed
     device, dataset = setup.device, fed.dataset
@@ -473,7 +472,7 @@ def _check_networks(method: NamedMethod, setup: Setup) -> None:
 
 
 def played(experiment: Experiment, method: NamedMethod, seed: int, num_clients: int, simulated: bool = True) -> Any:
-    """The method as the clients of a seed play it, with malicious clients among them if the world has an attack.
+    """The method under a seed, with malicious clients among its clients if the world has an attack.
 
     Raises:
         ConfigError: If a deployment cannot have the attack or the pace.
@@ -500,7 +499,7 @@ def simulator(
     seed: int,
     workers: tuple[JobPool, int] | None = None,
 ) -> tuple[Simulator[Any], FederatedData]:
-    """The simulator of one method and seed, and the clients it trains; `workers` is a pool and its cell's number."""
+    """The simulator of one method and seed, and the clients it trains; `workers` is a pool and the cell's number."""
     trainer, population, train = clients(experiment, method, setup, fed, seed)
     playing = played(experiment, method, seed, fed.num_clients)
     executor = setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
@@ -521,9 +520,7 @@ def simulator(
 
 # ---------------------------------------------------------------- where the clients are
 class Backend:
-    """The place where clients run: this process and its workers, unless a subclass says otherwise.
-
-    The run loop asks it for everything that depends on that place.
+    """The place where clients run; the base class is this process and its workers.
 
     Attributes:
         remote: True if clients have data of their own, elsewhere.
@@ -545,7 +542,7 @@ class Backend:
     def check_method(
         self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
-        """Refuse what the first round would refuse."""
+        """Raise the errors that the first round would raise."""
         check_method(experiment, method, setup, feds)
 
     def runtime(
@@ -557,7 +554,7 @@ class Backend:
         cell: int,
         pool: JobPool | None,
     ) -> tuple[Driver[Any], FederatedData]:
-        """The runtime that carries out a cell's plans, and the clients the method trains."""
+        """The runtime of a cell, and the clients the method trains."""
         seed, _ = cells(experiment)[cell]
         return simulator(experiment, method, setup, fed, seed, (pool, cell) if pool else None)
 
@@ -566,7 +563,7 @@ IN_PROCESS = Backend()
 
 
 def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
-    """Divide the examples among the clients, by seed, and check every method against that.
+    """Divide the examples among the clients, by seed, and check every method on them.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
@@ -585,14 +582,14 @@ def cells(experiment: Experiment) -> list[tuple[int, NamedMethod]]:
 
 @dataclass(frozen=True, eq=False)
 class Opener:
-    """Starts a cell of a run in a worker, which calls it with the cell's number."""
+    """Opens a cell of a run in a worker; called with the cell's number."""
 
     experiment: Experiment
     setup: Setup
     feds: Mapping[int, FederatedData]
 
     def __call__(self, index: int) -> WorkerSetup:
-        """Build the method, the data on their device, and what clients know of themselves."""
+        """Build the method, the data on their device, and the clients' metadata."""
         seed, method = cells(self.experiment)[index]
         trainer, population, _ = clients(self.experiment, method, self.setup, self.feds[seed], seed)
         clients_of_all = self.feds[seed].num_clients
@@ -609,7 +606,7 @@ def pool(
     feds: Mapping[int, FederatedData],
     note: Callable[[str], None],
 ) -> JobPool | None:
-    """The run's worker processes, if its executor has any; to be made before anything runs in parallel."""
+    """The run's worker processes, if its executor has any; call it before any thread starts."""
     start = setup.executor_kind.start
     if start is None:
         return None
@@ -621,10 +618,10 @@ def pool(
 
 
 def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
-    """Refuse what the first round would refuse: tensors that the network does not have, clients too small for it, a
-    prior that is unavailable or does not take such inputs, data without the domains that a method uses.
+    """Raise the errors that the first round would raise.
 
-    Of clients that keep their examples to themselves what depends on these is left out.
+    These are tensors that the network lacks, clients too small for it, a prior that is missing or does not fit, and
+    data without the domains that the method uses.  With remote examples what depends on them is left out.
 
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
@@ -666,10 +663,10 @@ def _check_inputs(method: NamedMethod, setup: Setup) -> None:
 
 
 def check_prior(method: NamedMethod, setup: Setup) -> None:
-    """Load the prior that a method uses, if it uses one, and refuse data that it does not take.
+    """Load the prior that a method uses, if any, and check that it fits the data.
 
     Raises:
-        ConfigError, DataError: If there is no such prior here, or the data are no images for it.
+        ConfigError, DataError: If there is no such prior, or the data are no images for it.
     """
     prior = hook(method.method, "prior")
     if isinstance(prior, str):
@@ -678,7 +675,7 @@ def check_prior(method: NamedMethod, setup: Setup) -> None:
 
 
 def with_own_data(dataset: Dataset, num_clients: int, seed: int, names: tuple[str, ...] = ()) -> FederatedData:
-    """Clients that keep their examples to themselves: of none is anything known here."""
+    """A division for remote clients, which has none of their examples."""
     nothing = torch.empty(0, dtype=torch.int64)
     clients = ClientIndices.of([ClientIndex(nothing, nothing, nothing)] * num_clients)
     return FederatedData(dataset, clients, {"name": OWN_DATA}, seed, names=names)
@@ -697,7 +694,7 @@ FROZEN = " (what is frozen, with requires_grad=False, is in no group)"
 
 
 def records(value: Any) -> Iterator[Any]:
-    """A record, and every record in its settings."""
+    """A dataclass, and every dataclass in its fields, recursively."""
     if is_record(value):
         yield value
         for f in dataclasses.fields(value):
@@ -713,7 +710,7 @@ BUILD = "build"
 
 
 def environment(experiment: Experiment, setup: Setup) -> dict[str, str]:
-    """Versions, device, executor and code of one's own that the bits of a run depend on; resume compares them."""
+    """Versions, device, executor and own code that the bits of a run depend on; `resume` compares them."""
     code = references.sources(resolved(experiment))
     return {
         **{f"{CODE_OF}{module}": sha256[:12] for module, sha256 in code.items()},
@@ -742,5 +739,5 @@ def _executor(experiment: Experiment, setup: Setup) -> str:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """List the changes between two environments, as in `torch 2.12 -> 2.13`."""
+    """Changes between two environments, as in `torch 2.12 -> 2.13`."""
     return [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

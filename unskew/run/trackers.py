@@ -3,12 +3,11 @@
     track = ["tensorboard"]            in the experiment
 
 A tracker has a run for each method and seed, called METHOD/SEED, with all its settings; each metric that is not of a
-single client becomes a scalar with the round as its step.  Nothing is imported unless asked for, and nothing goes over
-a network unless the user's environment says so: TensorBoard writes into the run's folder, MLflow to MLFLOW_TRACKING_URI
-or else its own local store, Weights & Biases into the run's folder unless WANDB_MODE says otherwise.
+single client becomes a scalar with the round as its step.  TensorBoard writes into the run's folder, MLflow to
+MLFLOW_TRACKING_URI or its local store, Weights & Biases into the run's folder unless WANDB_MODE is set.
 
-A tracker that fails during a run is dropped with a note; the run's own folder has every number.  After a resume the
-rest of an interrupted cell is, in MLflow and Weights & Biases, a second run of the same name.
+A tracker that fails during a run is dropped with a note.  After a resume the rest of an interrupted cell is, in MLflow
+and Weights & Biases, a second run of the same name.
 """
 
 import importlib
@@ -28,8 +27,8 @@ from unskew.run.progress import importable
 class Tracker(Protocol):
     """Takes the numbers of one method under one seed.
 
-    It is made from a cell, whose `round` is the last one logged before, and its settings.  A class attribute `requires`
-    names a package that has to be installed.
+    It is made from a cell, whose `round` is the last one logged, and its settings.  The class attribute `requires`
+    names a package that must be installed.
     """
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
@@ -37,7 +36,7 @@ class Tracker(Protocol):
         ...
 
     def close(self, finished: bool) -> None:
-        """End; not `finished` if training was stopped."""
+        """End the run; `finished` is false if training was stopped."""
         ...
 
 
@@ -54,7 +53,7 @@ def check(names: Sequence[str]) -> None:
 
 
 class Tracked(Observer):
-    """Passes on to trackers the numbers that were recorded since its last look."""
+    """Passes new numbers on to the trackers."""
 
     def __init__(self, run: LiveRun) -> None:
         self.run, self.left = run, list(run.experiment.track)
@@ -66,8 +65,8 @@ class Tracked(Observer):
         """End the run of the last cell, and open one for this.
 
         Raises:
-            ConfigError: If a setting is not one of a tracker's own.
-            RunError: If one cannot be opened for the first: the user wants to know now, not after the last round.
+            ConfigError: If a tracker does not have a setting.
+            RunError: If one cannot be opened for the first cell.
         """
         self.close()
         for name in tuple(self.left):
@@ -84,7 +83,7 @@ class Tracked(Observer):
         self.cell = cell
 
     def ended_round(self, cell: Cell) -> None:
-        """Pass on what is new, round by round."""
+        """Pass on the numbers of new rounds."""
         rounds: dict[int, dict[str, float]] = {}
         for row in cell.recorded("metrics", "id > ? AND client IS NULL", self.seen):
             rounds.setdefault(row["round"], {})[row["name"]] = row["value"]
@@ -100,7 +99,7 @@ class Tracked(Observer):
         self.open = {}
 
     def call(self, part: str, *arguments: Any) -> None:
-        """Call a method of each; one that fails is left out from here."""
+        """Call a method of each tracker; one that fails is dropped."""
         for name, tracker in list(self.open.items()):
             try:
                 getattr(tracker, part)(*arguments)
@@ -108,7 +107,7 @@ class Tracked(Observer):
                 self.drop(name, error)
 
     def drop(self, name: str, error: Exception) -> None:
-        """Leave one out from here."""
+        """Stop using a tracker."""
         self.left.remove(name)
         self.open.pop(name, None)
         self.run.callback.note(f"the tracker {name} failed and is left out from here: {_why(error)}")
@@ -119,7 +118,7 @@ def _why(error: Exception) -> str:
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Every setting of a cell under its dotted path, those of its method under `method`."""
+    """Every setting of a cell under its dotted path; those of its method begin with `method`."""
     table = resolved(cell.experiment)
     method = next(m for m in table.pop("methods") if m["label"] == cell.method.label)
     return {**_flat(table, ""), **_flat(method, "method"), "seed": cell.seed}
@@ -135,7 +134,7 @@ def _flat(value: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- the trackers
 class TensorBoard:
-    """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
+    """Writes event files into the folder `tensorboard` of the run: `tensorboard --logdir runs`."""
 
     requires = "tensorboard"
 

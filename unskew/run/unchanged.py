@@ -1,4 +1,4 @@
-"""Conditions on which a stopped run goes on: the same settings, data, network and environment."""
+"""A stopped run is resumed only with the same settings, data, network and environment."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ Ray is none of them on GPUs or machines of several kinds, with which its name in
 
 
 class EnvironmentChanged(RunError):
-    """The run was started with other versions, on another device or by another executor: its bits may differ."""
+    """The run was started with other versions, device or executor, so its bits may differ."""
 
 
 def require_run(folder: Path, backend: Backend = IN_PROCESS, settings: Sequence[str] = ()) -> None:
-    """Refuse a folder that is not that of a run which such a backend can go on with, with other settings or without.
+    """Refuse a folder whose run this backend cannot resume with these settings.
 
     Raises:
-        ConfigError: If a setting is of something else than its `runtime`.
-        RunError: Naming what it lacks, a link to another folder in it, or that it is a run over a network.
+        ConfigError: If a setting is not of `runtime`.
+        RunError: If something is missing, a link is in the folder, or the run was over a network.
     """
     if not folder.exists():
         raise RunError(f"there is no folder {folder}; give the command that began its run again")
@@ -53,13 +53,14 @@ def reopened(
     allow_code: bool,
     settings: Sequence[str],
 ) -> LiveRun:
-    """Prepare to go on with a run that was stopped, and note in its folder what has changed since it began.
+    """Open a stopped run to resume it, and record what has changed since it began.
 
     The arguments are those of `unskew.run.loop.resume`.
 
     Raises:
-        ConfigError: If the folder names code of one's own and `allow_code` is not given, or a setting is impossible.
-        RunError: If the folder was changed, or (EnvironmentChanged) the environment has changed.
+        ConfigError: If the folder names code of your own and `allow_code` is not given, or a setting is impossible.
+        RunError: If the folder was changed.
+        EnvironmentChanged: If the environment has changed.
     """
     experiment = load(folder / "config.toml", allow_code=allow_code)
     require_same_settings(folder)
@@ -89,22 +90,21 @@ def _require(same: bool, what: object) -> None:
 
 
 def require_same_settings(folder: Path) -> None:
-    """Refuse to go on with other settings than a run began with; nothing that its config.toml names is imported.
+    """Refuse other settings than the run began with, without importing what config.toml names.
 
-    The data may lie elsewhere by now; whether they are the same is seen when they are read (`require_same_data`).  What
-    counts is the file as it was written: read by a later version it has that version's settings, too.
+    The text of the file counts.  The data may have moved since; `require_same_data` checks them.
 
     Raises:
-        RunError: If they differ.
+        RunError: If the settings differ.
     """
     config = folder / "config.toml"
     _require(fingerprint(config, portable=True) == read_json(folder / "run.json").get("config_sha256"), config)
 
 
 def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
-    """The experiment with the path of its data in the folder where its run was begun, if they are not in this one.
+    """The experiment with its data in the folder where the run was begun, if they are not in this one.
 
-    That folder is found from the run's, with which it may have been moved.
+    That folder is found relative to the run's, so both may have moved together.
     """
     kind, _, path = experiment.task.data.partition(":")
     place = (folder / str(read_json(folder / "run.json").get("begun_in", "."))).resolve() / path
@@ -114,12 +114,12 @@ def with_data_found(folder: Path, experiment: Experiment) -> Experiment:
 
 
 def require_same_environment(folder: Path, experiment: Experiment, setup: Setup, force: bool) -> list[str]:
-    """Refuse to go on, unless forced, under other versions, device, executor or code than a run began with.
+    """Refuse other versions, device, executor or code than the run began with, unless forced.
 
-    Another build of the same version is no refusal: most change no run, and what it changes is in a run's notes.
+    Another build of the same version is allowed, and noted.
 
     Returns:
-        What has changed, as `run_setup.differences` has it.
+        The changes, as `run_setup.differences` lists them.
 
     Raises:
         EnvironmentChanged: If one differs.
@@ -141,7 +141,7 @@ def require_same_environment(folder: Path, experiment: Experiment, setup: Setup,
 
 
 def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> None:
-    """Refuse to go on with another network than the one that a run was given as a value, or other frozen tensors.
+    """Refuse another network than the run was given as a value, or other frozen tensors.
 
     Raises:
         RunError: If it starts from other weights.
@@ -152,7 +152,7 @@ def require_same_network(folder: Path, experiment: Experiment, setup: Setup) -> 
 
 
 def require_same_data(folder: Path, feds: Mapping[int, FederatedData]) -> None:
-    """Refuse to go on with another data set or split than a run had under these seeds.
+    """Refuse another data set or split than the run had under these seeds.
 
     Raises:
         RunError: If they differ.

@@ -1,14 +1,13 @@
-"""Evaluation of unseen clients, which come after training: by the model they are served, and after adapting it.
+"""Evaluates unseen clients, which come after training: with the model they get, and after adapting it.
 
-    unseen.*           the model as an unseen client is served it, before any training of its own
+    unseen.*           the model that an unseen client gets, before any training of its own
     unseen_adapted.*   the same after adapting on the client's own training data
     gap.*              the clients that trained minus the unseen ones, of the headline; gap_adapted.* after adapting
 
-What is served is the method's own rule: `serve` for a client it has never met, put together by `personalise` with no
-memory.  Of several models (`unseen_models`) a client takes the one with the lowest loss on its training data, as IFCA's
-clients do, or the mean of so many of the best (`unseen_memberships`), as FLSC's.  Adapting is `personalise` where that
-trains, or the method's `adapt`, or else local training as in the method's `local`.  Nothing is charged, nothing
-remembered, and training never depends on it.
+The model comes from the method's `serve` for an unknown client, and `personalise` without memory.  Of several models
+(`unseen_models`) a client takes the one with the lowest loss on its training data, as in IFCA, or the mean of the best
+ones (`unseen_memberships`), as in FLSC.  Adapting is `personalise` where that trains, or the method's `adapt`, or else
+local training as in its `local`.  Training never depends on it.
 """
 
 import math
@@ -39,12 +38,12 @@ from unskew.wrappers.base import name_of
 
 
 class UnseenClients:
-    """The clients of one seed that come after training, numbered after those that trained.
+    """The unseen clients of one seed, numbered after those that trained.
 
     Args:
-        sim: Runs the method that they meet.
+        sim: Runs the method.
         task: Says what is measured.
-        fed: The division, with clients that come later.
+        fed: The division, with unseen clients.
         seed: The run's.
         epochs: Passes over their own data in adapting.
     """
@@ -63,9 +62,9 @@ class UnseenClients:
         self.first, self.initial = fed.num_clients, sim.population.initial
 
     def scores(self, state: Any, t: int) -> dict[str, ClientScores]:
-        """The clients' scores after round `t`, as served and adapted.
+        """The clients' scores after round `t`, before and after adapting.
 
-        Left out are clients without test rows, and those that the method has no model for.
+        Clients without test rows or without a model are left out.
         """
         by_part: dict[str, dict[ClientId, Score]] = {SERVED: {}, ADAPTED: {}}
         for i in np.flatnonzero(self.test.sizes).tolist():
@@ -85,7 +84,7 @@ class UnseenClients:
         return Me(client, int(histogram.sum()), histogram, t, key, self.task.layout, self.initial, key, lasting)
 
     def models(self, state: Any, me: Me) -> tuple[Params | None, Params | None]:
-        """The client's model as served, and adapted; None where the method has none for it."""
+        """The client's model before and after adapting; None where the method has none for it."""
         served = served_to(self.method, state, me.id)
         whole = [self.put_together(me, model) for model in served]
         if len(whole) > 1:
@@ -103,7 +102,7 @@ class UnseenClients:
         return model, self.run("adapt", adaptation(self.method, self.epochs), me, model)
 
     def put_together(self, me: Me, served: Params | None) -> tuple[Params | None, bool]:
-        """The model that a client has before it trains, and whether the method's `personalise` has made it.
+        """A client's model before it trains, and whether `personalise` has made it.
 
         Tensors that the method keeps on clients are the initial ones.
         """
@@ -123,13 +122,13 @@ class UnseenClients:
         return values[[m.name for m in self.task.measures].index("loss")]
 
     def run(self, name: str, begin: Callable[..., Any], me: Me, message: Any) -> Params:
-        """A client's local work, to its end."""
+        """Run a client's local work to its end."""
         params: Params = run_step(self.trainer, StepJob(name, begin, me, message, None)).value
         return params
 
 
 def served_to(method: Any, state: Any, client: ClientId) -> tuple[Params | None, ...]:
-    """The models that a method has for a client it has never met, at least one; None is that it has none.
+    """The models that a method has for an unknown client, at least one; None in the list if it has none.
 
     Raises:
         ProtocolError: If the method only knows clients that trained.
@@ -143,7 +142,7 @@ def served_to(method: Any, state: Any, client: ClientId) -> tuple[Params | None,
 
 
 def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Params]]:
-    """The step by which a client adapts: the method's `adapt`, or training as in its `local` for so many epochs."""
+    """The step by which a client adapts: the method's `adapt`, or training as in its `local` for `epochs` epochs."""
     own = hook(method, "adapt")
     config = hook(method, "local")
     config = config if isinstance(config, SgdConfig) else SgdConfig()
@@ -158,7 +157,7 @@ def adaptation(method: Any, epochs: int) -> Callable[[Me, Params, Any], Step[Par
 
 
 def metrics_of(scores: dict[str, ClientScores], task: Task, trained: list[Metric], last: bool) -> list[Metric]:
-    """The unseen clients' metrics; `trained` has those of the clients that trained, to which the gap is taken."""
+    """The metrics of the unseen clients; `trained` has those of the clients that trained, for the gap."""
     seen = next((m.value for m in trained if m.name == task.headline.own and m.client is None), None)
     metrics: list[Metric] = []
     for part, of in scores.items():
