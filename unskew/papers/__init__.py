@@ -55,9 +55,9 @@ def reproduce(
         name: One of `unskew list reproductions`.
         scale: small or paper.
         folder: Folder for its runs; an interrupted run is resumed.
-        data_dir: Folder of named data sets; by default the environment's UNSKEW_DATA.
+        data_dir: Folder of named data sets; by default UNSKEW_DATA of the environment.
         callback: Observer of every run.
-        changes: Settings laid over those of the paper's file, table by table, as for a trial of two rounds.
+        changes: Settings laid over those of the paper's file, table by table.
 
     Raises:
         ConfigError: If there is no such reproduction or scale.
@@ -70,7 +70,7 @@ def reproduce(
 
 
 def keep(result: Result, root: Path) -> Path:
-    """Keep a result in `root/NAME/SCALE`, and write the page over all that are kept, `root/README.md`, anew."""
+    """Write a result to `root/NAME/SCALE`, and renew the page over all results, `root/README.md`."""
     from unskew.papers import overview  # a command, too: python -m unskew.papers.overview
 
     folder = keep_result(result, root)

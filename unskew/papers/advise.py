@@ -1,6 +1,6 @@
-"""Advice on made situations whose truth is measured, and beside a full comparison on natural suites.
+"""Tests advice: on simulated sites whose truth is measured, and against a full comparison on natural suites.
 
-Notation   W    a teacher, ten by four, standard normal: what a row's label follows from is x W plus noise
+Notation   W    a teacher, ten by four, standard normal: a row's scores are x W plus noise
            n    rows that a site trains on; it has as many for testing
 A point is a hundredth of an accuracy, or of the larger of two AUROCs or squared errors.
 """
@@ -51,7 +51,7 @@ WRONG = 0.05
 # ---------------------------------------------------------------- made situations
 @dataclass(frozen=True)
 class Place:
-    """A site whose rows can be drawn: its teacher, the rows it trains on, and what its inputs and labels are like."""
+    """A site whose rows can be drawn: its teacher, the rows it trains on, and the distribution of inputs and labels."""
 
     w: Floats
     n: int
@@ -60,7 +60,9 @@ class Place:
     mixing: Floats | None = None
 
     def rows(self, draw: Draw, kind: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
-        """Draw its rows: a class is the largest of four scores, or if the first is above 1; a number is the first."""
+        """Draw its rows: a class is the largest of four scores, or the first being above 1; a number is the first
+        score.
+        """
         x = draw.normal(size=(self.n, COLUMNS)) + self.centre
         scores = x @ self.w + self.noise * draw.normal(size=(self.n, CLASSES))
         y = {"classification": scores.argmax(1), "binary": (scores[:, 0] > 1).astype(np.int64)}.get(kind)
@@ -80,7 +82,7 @@ def alike(draw: Draw) -> list[Place]:
 
 
 def mixed(draw: Draw) -> list[Place]:
-    """One teacher, instruments of two kinds that mix the columns in two ways."""
+    """One teacher, and two kinds of instruments that mix the columns in different ways."""
     mixing = [np.linalg.qr(draw.normal(size=(COLUMNS, COLUMNS)))[0] for _ in range(2)]
     return [replace(p, mixing=mixing[k % 2]) for k, p in enumerate(alike(draw))]
 
@@ -92,7 +94,7 @@ def related(draw: Draw) -> list[Place]:
 
 
 def but_last(places: list[Place], change: Callable[[Place], Place]) -> list[Place]:
-    """The sites with another last one."""
+    """The sites with the last one changed."""
     return [*places[:-1], change(places[-1])]
 
 
@@ -115,14 +117,14 @@ rows, all the rows that it needs, labels that have nothing to do with inputs."""
 
 @dataclass(frozen=True)
 class Situation:
-    """An answer beside the truth, in points.
+    """An answer and the truth, in points.
 
     Attributes:
         verdict: The answer.
         method: The method that the answer is about.
         gain: That method's true gain over local training; 0 without one.
-        raced: That of the race's choice, which test rows may set aside.
-        fedavg: FedAvg's.
+        raced: True gain of the method that won the race, which test rows may overrule.
+        fedavg: True gain of FedAvg.
         best: The greatest true gain of FedAvg, Ditto, the race's choice and the answer's method.
     """
 
@@ -135,17 +137,17 @@ class Situation:
 
     @property
     def wrong_join(self) -> bool:
-        """True if it says that sites should join, with a method that gains nothing."""
+        """True if it advises a method that gains nothing."""
         return self.verdict == "join" and self.gain <= 0
 
     @property
     def wrong_alone(self) -> bool:
-        """True if it says that sites should train alone, where a method gains a point or more."""
+        """True if it advises to train alone where a method gains a point or more."""
         return self.verdict == "alone" and self.best >= 1
 
 
 def ask(recipe: str, seed: int, rounds: int, final_seeds: int, folds: int) -> Situation:
-    """The advice on a situation drawn under a seed, and the truth."""
+    """The advice on simulated sites drawn under a seed, and the truth."""
     draw = np.random.default_rng([seed, list(RECIPES).index(recipe)])
     kind, places = KINDS[seed % len(KINDS)], RECIPES[recipe](draw)
     rate = float(f"{np.exp(draw.uniform(*np.log((0.02, 0.3)))) / (4 if kind == 'regression' else 1):.2g}")
@@ -181,16 +183,16 @@ def ask(recipe: str, seed: int, rounds: int, final_seeds: int, folds: int) -> Si
 
 
 class Asking(CellWork):
-    """The work on situations: an advice on each, beside the truth."""
+    """The work of a cell: advice on a situation, and its truth."""
 
     def train(self, asked: Mapping[str, Any]) -> Any:
-        """The situation, and the time it took."""
+        """The situation, and the time it took, s."""
         began = time.monotonic()
         return {"situation": dataclasses.asdict(ask(**asked)), "seconds": time.monotonic() - began}
 
 
 def situations(request: ReproductionRequest) -> Result:
-    """Ask for advice on made situations, and count wrong answers; one that was stopped goes on."""
+    """Ask for advice on simulated sites, and count wrong answers; an interrupted run is resumed."""
     draft = Draft.of(request)
     size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
     asked = [{"recipe": recipe, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
@@ -253,10 +255,7 @@ def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[i
 
 # ---------------------------------------------------------------- natural suites
 def natural(request: ReproductionRequest) -> Result:
-    """Ask for advice on five natural suites, and compare its choice with the best method of a full comparison.
-
-    What was trained is kept in the request's folder, so that a reproduction that was stopped goes on.
-    """
+    """Ask for advice on five natural suites (resumed if interrupted), and compare it with a full comparison."""
     draft = Draft.of(request)
     for name in draft["grounds"]:
         began, table = time.monotonic(), draft.ground(name)

@@ -21,9 +21,9 @@
     minutes = 2                                # of an arm, until one has run
     value = 3                                  # against other claims', where minutes are short
 
-An *arm* is one method of one experiment under one seed, addressed by a hash of what it runs: whatever claims ask for
-it, it runs once.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and looks at the
-differences so far, a `Comparison` whose interval pays for the looks.
+An *arm* is one method of one experiment, addressed by a hash of its settings: under a seed it runs once, however many
+claims need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and tests the
+differences so far by a sequential interval (`Comparison`).
 
     campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
     arms/ADDRESS/seed-0/      the run of an arm under a seed
@@ -75,14 +75,14 @@ ENDS = {"last_round": ("", last_value), "last_fifth": (".mean_last_fifth", mean_
 # ---------------------------------------------------------------- the file
 @dataclass(frozen=True)
 class Asked:
-    """What a claim of the file has besides its `Comparison`, whose methods are those of the experiment.
+    """A claim of the file, and its settings besides its `Comparison`.
 
     Attributes:
         experiment: Name of the experiment.
         rule: Settings of the seeds that differ from the campaign's.
-        page: The result's page that the claim is kept on, as PAPER/NAME.
-        minutes: What an arm takes, where none has run yet.
-        value: What the claim is worth beside others; with little time those of most value a minute go first.
+        page: The result's page of the claim, as PAPER/NAME.
+        minutes: Expected minutes of an arm, until one has run.
+        value: Weight of the claim; with little time the highest value a minute goes first.
     """
 
     experiment: str
@@ -97,10 +97,10 @@ class Arm:
     """One method of one experiment; under a seed it is run once.
 
     Attributes:
-        label: What the campaign calls it.
-        setting: The experiment that it belongs to.
+        label: Its name in the campaign.
+        setting: The experiment it belongs to.
         experiment: The experiment with this method alone, called LABEL, and seed 0.
-        needs_all: The data set that has to be whole, since it runs at a paper's size; empty if none has to be.
+        needs_all: Data set that must be complete, since it runs at a paper's size; empty if none.
     """
 
     label: str
@@ -110,7 +110,7 @@ class Arm:
 
     @property
     def address(self) -> str:
-        """Hash of what it runs, whatever the machinery or the place of its data."""
+        """Hash of its settings, without executor or the place of its data."""
         return config.fingerprint(dataclasses.replace(self.experiment, runtime=Runtime()))[:16]
 
     def cell(self, seed: int) -> QueuedCell:
@@ -122,7 +122,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Planned:
-    """A claim with its arms, the one above first, and its rule."""
+    """A claim with its two arms (the one above first) and its rule."""
 
     compared: Comparison
     asked: Asked
@@ -150,14 +150,14 @@ class _File:
 
 
 def load(path: Path, data_dir: Path | None = None) -> Campaign:
-    """The campaign that a file describes, checked before anything runs.
+    """Read a campaign from a file, and check it.
 
     Args:
         path: The file.
         data_dir: Folder of named data sets.
 
     Raises:
-        ConfigError: If the file is no campaign; names claim and setting.
+        ConfigError: If the file is no campaign; it names claim and setting.
     """
     with schema.in_file(str(path)):
         file: _File = schema.build(_File, config.read_toml(path), "", owner="a campaign")
@@ -226,7 +226,7 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str
 # ---------------------------------------------------------------- arms
 @dataclass(frozen=True)
 class Outcome:
-    """An arm under a seed that has run.
+    """An arm that has run under a seed.
 
     Attributes:
         seconds: Duration.
@@ -241,7 +241,7 @@ class Outcome:
     diverged: str = ""
 
     def about(self, claim: Comparison) -> Comparison:
-        """The claim about its own metric, or the headline of the global model, as that is shown."""
+        """The claim with its metric filled in; the default is the global model's headline."""
         metric = claim.metric or self.measures[0].shared
         shown = next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
         unit = POINTS if shown.percent else shown.label
@@ -250,19 +250,19 @@ class Outcome:
 
 @dataclass(eq=False)
 class CampaignWork(RunWork):
-    """A worker's work: arms, with their data in `data_dir`."""
+    """The work of a cell: run an arm, with data from `data_dir`."""
 
     data_dir: Path | None = None
 
     def train(self, asked: Mapping[str, Any]) -> Any:
-        """Run an arm; what is known of it then."""
+        """Run an arm; its outcome as JSON."""
         if asked["needs_all"]:
             request = study.ReproductionRequest("campaign", "paper", self.root, self.data_dir, self.callback)
             study.load(request, asked["needs_all"])
         return super().train(asked)
 
     def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
-        """Run an arm; its curves."""
+        """Run an arm, and read its curves."""
         try:
             complete(experiment, folder, self.callback)
         except DivergedError as error:
@@ -277,12 +277,12 @@ class CampaignWork(RunWork):
 
 
 def known(folder: Path) -> Queue:
-    """The state of the campaign in a folder."""
+    """The queue of the campaign in a folder."""
     return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
 
 
 def ran(arm: Arm, rule: UntilDecided, kept: Queue) -> dict[int, Outcome]:
-    """The runs there are of an arm, by seed."""
+    """The finished runs of an arm, by seed."""
     outcomes = {}
     for seed in rule.seeds:
         if (card := kept.known.get(f"{arm.address}/{seed}")) is not None:
@@ -301,7 +301,7 @@ DECIDED = "decided"
 
 @dataclass(frozen=True)
 class Standing:
-    """A claim as it stands, and why it gets no more seeds; empty while it may."""
+    """A claim so far, and why it gets no more seeds (empty while it may)."""
 
     claim: Claim
     ended: str = ""
@@ -311,7 +311,7 @@ class Standing:
 
 
 def standing(planned: Planned, kept: Queue) -> Standing:
-    """The standing of a claim by the arms that have run, decided after the first seed after which it can be.
+    """A claim so far, decided after the first seed at which it can be.
 
     Raises:
         ConfigError: If an arm does not have the claim's metric.
@@ -365,20 +365,20 @@ def run(
     jobs: int | None = None,
     minutes: float | None = None,
 ) -> Path:
-    """Decide the claims, those before others first; return the file of their status.
+    """Decide the claims in order, and return the file of their status.
 
     Args:
         campaign: The claims.
-        folder: The campaign's folder; what is done there is not done again.
+        folder: The campaign's folder; finished arms are not run again.
         callback: Observer of every run.
         data_dir: Folder of named data sets.
         say: Called with a line for every claim.
-        jobs: Arms at a time, each in a process; by default one, in this.
-        minutes: Time there is: claims of most value a minute first, and no arm that would not end in time.
+        jobs: Arms at a time, each in a process; by default one, in this process.
+        minutes: Time limit: claims with the highest value a minute go first, and no arm starts that would not end.
 
     Raises:
-        ConfigError, DataError: If an arm is impossible, or data at a paper's size are not whole.
-        RunError: If the folder cannot be written, or (Interrupted) the user stopped; the same command goes on.
+        ConfigError, DataError: If an arm is impossible, or data at a paper's size are incomplete.
+        RunError: If the folder cannot be written; (Interrupted) if the user stopped.  The same command resumes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     work = CampaignWork(folder, callback if jobs is None else Observer(), data_dir=data_dir)
@@ -410,14 +410,14 @@ def run(
 
 
 def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
-    """Expected seconds of a claim's cells: each as long as its arm's longest, or as the file says where none ran."""
+    """Expected seconds of a claim's cells: the longest run of the arm so far, or the minutes in the file."""
     before = {arm.address: [o.seconds for o in ran(arm, claim.rule, kept).values()] for arm in claim.arms}
     longest = {address: max(of, default=60.0 * claim.asked.minutes) for address, of in before.items()}
     return sum(longest[cell.key.partition("/")[0]] for cell in asked)
 
 
 def spent(claims: Sequence[Planned], kept: Queue) -> dict[tuple[str, int], float]:
-    """The seconds of the arms that have run, each once, by address and seed."""
+    """Seconds of each arm that has run, by address and seed."""
     arms = [(arm, claim.rule) for claim in claims for arm in claim.arms]
     return {(arm.address, seed): o.seconds for arm, rule in arms for seed, o in ran(arm, rule, kept).items()}
 
@@ -435,7 +435,7 @@ def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
 
 
 def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
-    """A result for each page that claims name, to be kept as a reproduction's: arms by both headlines, claims."""
+    """A result for each page that claims name, in the form of a reproduction's: values of the arms, and claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
         pages.setdefault(claim.asked.page or f"campaign/{campaign.name}", []).append(claim)

@@ -1,10 +1,9 @@
-"""Claims: sentences that can be true, decided by paired differences over seeds.
+"""Claims, decided by paired differences over seeds.
 
-A claim that one number is above another holds if the whole of Student's 95 % interval is on its side, and does not hold
-if the whole interval is on the other.  It does not hold either if the interval reaches to both sides but lies within
-LEVEL of zero: the two are *level*, whichever is ahead.  All else is undecided.  This is the usual pair of one-sided
-tests of equivalence, at 2.5 % each and not at 5 %: the interval that is printed then decides all three verdicts, and
-"level" is said by mistake no more often than "holds".
+A claim that one number is above another holds if Student's 95 % interval lies above zero, and does not hold if it lies
+below.  It does not hold either if the interval has zero in it but lies within LEVEL of zero: the two are *level*. All
+else is undecided.  "Level" is a pair of one-sided tests of equivalence, at 2.5 % each, so that the printed interval
+decides all verdicts.
 """
 
 import math
@@ -33,7 +32,7 @@ POINTS = "points"
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that can be true, and the numbers' evidence for it.
+    """A claim and its evidence.
 
     Attributes:
         level: It does not hold because the two numbers it compares are level.
@@ -46,19 +45,19 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """holds, does not hold (with a word more if that is because of a level), or undecided."""
+        """holds, does not hold (level, if that is why), or undecided."""
         if self.level:
             return f"does not hold: {LEVEL_WORDS}"
         return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
 
     def to_json(self) -> dict[str, Any]:
-        """The claim as `reproduce --json` prints it, with `level` only where it is so."""
+        """The claim as `reproduce --json` prints it; `level` only if true."""
         card = {"text": self.text, "holds": "undecided" if self.holds is None else self.holds}
         return {**card, "evidence": self.evidence, **({"level": True} if self.level else {})}
 
 
 def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
-    """Differences seed by seed, less a margin; none if one of the two diverged, and so has no values."""
+    """Differences seed by seed, less a margin; empty if one of the two has no values because it diverged."""
     if not these or not those:
         return []
     return [a - b - margin for a, b in zip(these, those, strict=True)]
@@ -67,7 +66,7 @@ def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) 
 def interval(
     differences: Sequence[float], level: float = CONFIDENCE, sequential: bool = False
 ) -> tuple[float, float, float] | None:
-    """Mean and interval of paired differences, as `stats.interval` has it; None for too few, or if they do not vary."""
+    """Mean and interval of paired differences, as from `stats.interval`; None for too few, or if they do not vary."""
     bounds = stats.interval(differences, level, sequential)
     return None if bounds is None or bounds[0] == bounds[1] else (fmean(differences), *bounds)
 
@@ -85,10 +84,11 @@ def decide(
 
     Args:
         text: The claim.
-        differences: One for each seed.  Those that are zero in every seed decide that nothing is above.
-        unit, factor, form: The evidence shows the differences times `factor`, as `form` says.  Points may be level.
-        published: The paper's difference; the evidence says if it lies outside the interval, which excludes it.
-        sequential: Seeds were added because of what was seen: the interval pays for the looks.
+        differences: One for each seed.  If all are zero, the claim does not hold.
+        unit, factor, form: The evidence shows the differences times `factor`, formatted by `form`.  Points may be
+            level.
+        published: The paper's difference; the evidence says if the interval excludes it.
+        sequential: Use a confidence sequence, as seeds were added until the claim was decided.
     """
     bounds, n = interval(differences, sequential=sequential), len(differences)
     printed = "" if published is None else f"{PUBLISHED}{factor * published:{form}}"
@@ -116,7 +116,7 @@ PUBLISHED = "; published "
 
 
 def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:
-    """Decide as `decide` does; differences that are all equal, as counts and bounds may be, decide by their sign."""
+    """`decide` for counts and bounds: differences that are all equal decide by their sign."""
     claim = decide(text, differences, unit, factor, form)
     if len(differences) > 1 and interval(differences) is None:
         return replace(claim, holds=differences[0] > 0)
@@ -131,7 +131,7 @@ def same(
     factor: float = 100.0,
     sequential: bool = False,
 ) -> Claim:
-    """The claim that paired differences are zero within a margin: the interval has to lie there."""
+    """The claim that paired differences are within a margin of zero: the interval must lie there."""
     bounds = interval(differences, sequential=sequential)
     low, high = (differences[0],) * 2 if _constant(differences) else (-math.inf, math.inf) if not bounds else bounds[1:]
     holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
@@ -145,16 +145,16 @@ def _constant(differences: Sequence[float]) -> bool:
 
 
 def near(text: str, values: Sequence[float], published: float, margin: float) -> Claim:
-    """The claim that every value is the published one within a share of it."""
+    """The claim that every value is within `margin` of the published one, as a share of it."""
     off = [100 * (v / published - 1.0) for v in values]
     evidence = f"{fmean(values):.2f}; {min(off):+.1f} to {max(off):+.1f} % over {len(off)} seeds"
     return Claim(text, max(map(abs, off)) <= 100 * margin, evidence)
 
 
 def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Claim:
-    """The claim that all of several paired differences are zero within a margin; the evidence is the largest of them.
+    """The claim that several paired differences are all within a margin of zero; the evidence is the largest of them.
 
-    It holds if every interval lies within, does not if one lies outside, and is undecided otherwise.
+    It holds if every interval lies within, does not hold if one lies outside, and is undecided otherwise.
     """
     claims = [same(name, differences, margin) for name, differences in steps.items()]
     largest = max(claims, key=lambda c: abs(fmean(steps[c.text])))
@@ -163,11 +163,10 @@ def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Cl
 
 
 def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that all of several paired differences are above zero; the evidence has the smallest of them.
+    """The claim that several paired differences are all above zero; the evidence is the smallest of them.
 
-    It holds if the 95 % interval of every one is above zero: all have to be, so their number makes that no easier.  It
-    does not hold if one lies below even when its interval is widened for the number of them (Bonferroni): of many
-    intervals one in forty lies below zero by chance.  Differences that do not vary decide by their sign.
+    It holds if every 95 % interval is above zero.  It does not hold if one lies below, widened for their number
+    (Bonferroni).  Differences that do not vary decide by their sign.
     """
     level, verdicts, measured = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1), list[bool | None](), []
     for name, differences in steps.items():
@@ -189,17 +188,16 @@ def _all(verdicts: Sequence[bool | None]) -> bool | None:
 # ---------------------------------------------------------------- claims as data
 @dataclass(frozen=True)
 class Comparison:
-    """The claim that one method's number is above another's, seed by seed; or, with `within`, no further from it.
+    """The claim that one method's number is above another's, seed by seed, or with `within` that they are level.
 
     Attributes:
-        text: The claim, in which {above}, {below} and {where} stand for the two methods and the run, {setting} for the
+        text: The claim, where {above}, {below} and {where} stand for the two methods and the run, {setting} for the
             last part of its name.
-        above, below: Labels of the methods; * stands for anything, in the first {below} for the second, and each pair
-            that fits is a claim.
+        above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
         metric: What is compared; by default the headline of the global model.
-        by: What the difference has to exceed, in the unit that is shown.
-        within: In place of above: the difference has to lie within so much of zero.
-        where: The settings in which it is claimed; * stands for anything.
+        by: The difference must exceed this, in the unit shown.
+        within: In place of above: the difference must be within this of zero.
+        where: The settings in which it is claimed; * matches any.
         published: It is claimed only where the paper has the first above the second.
         unit, factor, form: How a difference is shown.
     """
@@ -217,13 +215,13 @@ class Comparison:
     form: str = "+.2f"
 
     def fits(self, above: str, below: str, where: str, gain: float | None) -> bool:
-        """True if it is about these two methods, of which the first is published to gain so much."""
+        """True if it is about these two methods; `gain` is the published difference."""
         names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
         wanted = above != below and all(fnmatchcase(name, pattern) for name, pattern in names)
         return wanted and (not self.published or (gain is not None and gain > 0))
 
     def said(self, above: str, below: str, where: str) -> str:
-        """Its text about two methods in a run."""
+        """Its text for two methods in a run."""
         setting = where.partition(":")[0].rpartition(", ")[2]
         return self.text.format(above=above, below=below, where=where, setting=setting)
 
@@ -235,7 +233,7 @@ class Comparison:
         published: float | None = None,
         sequential: bool = False,
     ) -> Claim:
-        """The claim about the values of two methods by seed."""
+        """The claim decided by the methods' values, one for each seed."""
         apart = paired(these, those, self.by / self.factor)
         if self.within is not None:
             return same(text, apart, self.within / self.factor, self.unit, self.factor, sequential)

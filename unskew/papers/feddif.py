@@ -1,8 +1,8 @@
 """Reproductions of FedDif: its published numbers, and ours beside them.
 
 P001 is S. Ahn et al., arXiv 2207.07493 (10 devices in a cell); P000 is the version of Neural Networks (100 clients, 15
-models).  What the released code did differently from the text is on the method's page; presets `p000` and `p001` of the
-method and of the channel are that code.
+models).  The method's page says where the released code differs from the text; presets `p000` and `p001` follow the
+code.
 """
 
 import itertools
@@ -59,7 +59,7 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
 def auctions(
     draft: Draft, method: Any, labels: tuple[float, int, int], rounds: int, channel: Channel
 ) -> Iterator[tuple[Tensor, list[tuple[Passes, Trace]]]]:
-    """Rounds without training under every seed, with the clients' class counts; labels as for `histograms`."""
+    """Auctions without training under every seed, with the clients' class counts; labels as for `histograms`."""
     for seed in draft["seeds"]:
         counts = histograms(*labels, draft["clients"], seed)
         yield counts, list(untrained_rounds(method, counts, rounds, seed=seed, channel=channel))
@@ -95,7 +95,7 @@ def iterations(request: ReproductionRequest) -> Result:
 
 
 def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
-    """The released rule trains as often as published, and the printed one more often."""
+    """Claims: the rule of the code trains as often as published, that of the text more often."""
     claims = []
     for row in rows:
         if row.paper is not None:
@@ -132,7 +132,7 @@ def table3_formula(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- sub-frames (P001, Table II)
 def subframes(request: ReproductionRequest) -> Result:
-    """Sub-frames of a round of FedAvg with ten devices, and FedDif's beside it, in P001's cell."""
+    """Sub-frames of a round of FedAvg with ten devices, and of FedDif, in P001's cell."""
     draft = Draft.of(request)
     rounds, devices, preset = draft["rounds"], draft["clients"], PRESETS["p001"]
     paper = published("feddif-p001")
@@ -189,7 +189,7 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- IID distance by diffusion round (Lemma 2)
 def iid_distance(request: ReproductionRequest) -> Result:
-    """Each model's distance as its degree of learning is carried from hop to hop, and Lemma 2's closed form of it."""
+    """Each model's distance, updated from hop to hop, and by Lemma 2's closed form."""
     draft = Draft.of(request)
     seeds, rounds, worst = draft["seeds"], draft["rounds"], 0.0
     method, curves = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None), {}
@@ -214,7 +214,7 @@ def iid_distance(request: ReproductionRequest) -> Result:
 
 
 def distances(info: Passes, counts: Tensor) -> Iterable[tuple[list[float], list[float]]]:
-    """(carried, closed form) of each model after each diffusion round, the first training being round 0."""
+    """(updated, closed form) of each model after each diffusion round; round 0 is the first training."""
     assert isinstance(info, DiffusionRound)
     classes = counts.shape[1]
     uniform = torch.full((classes,), 1.0 / classes, dtype=torch.float64)
@@ -233,7 +233,7 @@ def distances(info: Passes, counts: Tensor) -> Iterable[tuple[list[float], list[
 
 
 def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """Mean over models and rounds at each hop, by seed; a round that has ended keeps its last distance."""
+    """Mean over models and rounds at each hop, by seed; a chain that has ended keeps its last distance."""
     longest = max(len(chain) for seed in chains for chain in seed)
     full = [[[*chain, *[chain[-1]] * (longest - len(chain))] for chain in seed] for seed in chains]
     return [np.mean(seed, axis=0).tolist() for seed in full]
@@ -241,7 +241,7 @@ def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
 def accuracy(request: ReproductionRequest) -> Result:
-    """Accuracy of FedDif at three thresholds and of its rivals, and what they spend until FedAvg's peak."""
+    """Accuracy of FedDif at three thresholds and of its rivals, and their cost until FedAvg's peak."""
     draft = Draft.of(request)
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compare"]]
     request.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
@@ -264,7 +264,7 @@ ENOUGH_SEEDS = 3
 
 
 def cost_rows(history: History, where: str) -> list[Row]:
-    """What each method spent until FedAvg's peak, over the seeds that got there, in P001's cell and by the formula."""
+    """Cost of each method until FedAvg's peak, over the seeds that reached it: in P001's cell, and by the formula."""
     record, preset = traffic.read(history.folder), PRESETS["p001"]
     rows = []
     ledgers: dict[radio.Ledger, dict[str, str]] = {
@@ -281,7 +281,7 @@ def cost_rows(history: History, where: str) -> list[Row]:
 
 
 def cost_claims(draft: Draft, where: str) -> list[Claim]:
-    """Claims of the paper's title: FedDif spends less until FedAvg's peak, by formula, bytes and sub-frames."""
+    """Claims that FedDif costs less until FedAvg's peak: by formula, bytes and sub-frames."""
     n, claims = len(draft.values("fedavg", where, "global.accuracy")), []
     methods = dict.fromkeys(r.method for r in draft.rows if r.setting == where and r.method.startswith("feddif"))
     for method, (unit, metric) in itertools.product(methods if n >= ENOUGH_SEEDS else (), UNITS.items()):

@@ -1,6 +1,6 @@
 """Reproductions of FedDistr: its published numbers, and ours beside them.
 
-The method's page says what the paper leaves open and how it was read.
+The method's page says what the paper leaves open, and our choices.
 
 Error      the paper's utility loss: 1 - accuracy on test images of all labels, absolute, not relative to training in
            one place.  A method with one model has that model's error.  For FedDistr and Gaussian mixtures `error` is
@@ -63,12 +63,12 @@ WIDE = 0.10
 
 # ---------------------------------------------------------------- data
 def grounds(draft: Draft) -> dict[str, Settings]:
-    """The settings of each ground of `on`: of CIFAR-100 those of the ground's subclasses.
+    """The settings of each ground of `on`; for CIFAR-100 those of the ground's subclasses.
 
-    A prior that lies in the data folder is taken from there.
+    A prior in the data folder is used.
 
     Raises:
-        DataError: If the images are not there, or too few of them.
+        DataError: If the images are missing, or too few.
     """
     tables = {name: table for name, table in draft["grounds"].items() if name in draft["on"]}
     made = {}
@@ -88,7 +88,7 @@ def grounds(draft: Draft) -> dict[str, Settings]:
 
 
 def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int) -> dict[str, Any]:
-    """Images of the subclasses: a superclass is the label, and its subclass the domain."""
+    """Images of the subclasses: the label is the superclass, the domain its subclass."""
     wanted = torch.tensor(subclasses).flatten()
     have = int(torch.bincount(data.y_train, minlength=100)[wanted].min())
     if have < enough:
@@ -131,7 +131,7 @@ def at(
 
 
 def both_errors(history: History, method: str) -> dict[str, tuple[float, ...]]:
-    """The mean error over the clients' final models, and that of the server's, by seed, under the method's names."""
+    """The mean error over the clients' final models, and the server's error, by seed, under the method's names."""
     names = {method: CLIENTS_ACCURACY, f"{method}{SERVER}": GLOBAL_ACCURACY}
     return {name: tuple(1.0 - a for a in final(history, method, metric)) for name, metric in names.items()}
 
@@ -143,7 +143,7 @@ def by_round(history: History, method: str, metric: str) -> dict[int, list[float
 
 
 def voted(history: History, method: str, data: Dataset, seed: int) -> float:
-    """Error of the clients' own models together on the test set: the class with the largest mean probability."""
+    """Error of the clients' models as an ensemble on the test set: the class with the largest mean probability."""
     total = torch.zeros(len(data.y_test), data.num_classes)
     for client in range(len(history.record.partitions[seed].sizes)):
         network = history.model(method, client, seed)
@@ -159,7 +159,7 @@ def add_realised(draft: Draft, history: History, where: str) -> None:
 
 
 def shown(history: History) -> dict[tuple[str, int], Embeddings]:
-    """The info FedDistr reported in its round, by label and seed."""
+    """The info of FedDistr in its round, by label and seed."""
     every = ((m, *row) for m in history.methods for row in info_of(history.record, m, Embeddings))
     return {(m, seed): info for m, seed, t, info in every if t == 1}
 
@@ -167,14 +167,14 @@ def shown(history: History) -> dict[tuple[str, int], Embeddings]:
 # ---------------------------------------------------------------- error by overlap or clients (Figs. 4 and 8, Table 2)
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Results on one source at one value of what is varied.
+    """Results on one source at one value of the varied option.
 
     Attributes:
         at: The option of the split and its value, as in "xi 0".
         errors: Final errors, by name and seed; with SERVER behind it a name is that of the server's classifier.
-        by_round: Errors after each round of the methods with many.
-        sent: Bytes sent up to each round, by method and seed; all of it is in the one round of the others.
-        reached: The first round with which FedAvg was as good as FedDistr's clients, and as its server.
+        by_round: Errors after each round of the methods with many rounds.
+        sent: Bytes sent up to each round, by method and seed; one-round methods send all in the first.
+        reached: The first round at which FedAvg was as good as FedDistr's clients, and as its server.
     """
 
     at: str
@@ -269,7 +269,7 @@ def _add_embeddings(draft: Draft, infos: Mapping[tuple[str, int], Embeddings], w
 
 
 def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> list[int | None]:
-    """The first round with at most the error wanted, by seed; None if there is none.
+    """The first round with at most the wanted error, by seed; None if there is none.
 
     >>> reaching({1: [0.5, 0.5], 2: [0.2, 0.3]}, [0.25, 0.25])
     [2, None]
@@ -283,7 +283,7 @@ def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> 
 
 # ---------------------------------------------------------------- claims about levels
 def flat_claims(source: str, levels: Sequence[Level], margin: float = FLAT, server: bool = True) -> Iterable[Claim]:
-    """The claims that FedDistr's errors are those at the first level, within a margin."""
+    """The claims that FedDistr's errors stay within a margin of those at the first level."""
     base, *others = levels
     over, _, value = base.at.rpartition(" ")
     for who in (m for m in base.errors if m.startswith("feddistr") and (server or not m.endswith(SERVER))):
@@ -295,7 +295,7 @@ def flat_claims(source: str, levels: Sequence[Level], margin: float = FLAT, serv
 
 
 def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
-    """The paper's claims against methods with many rounds, and one of ours against those with one."""
+    """The paper's claims against methods with many rounds, and our claim against those with one."""
     base = levels[0]
     many = [m for m in BASELINES if m in base.by_round]
     once = [m for m in ("fedpft", "oneshot", "ensemble") if m in base.errors]
@@ -316,7 +316,7 @@ def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
 
 
 def cheaper_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
-    """What FedAvg sends until it is as good, and whether it takes longer the less overlap there is (Table 2)."""
+    """What FedAvg sends until it is as good, and whether less overlap takes more rounds (Table 2)."""
     for level in levels:
         sent, rounds = [b[-1] for b in level.sent["feddistr"]], max(level.by_round["fedavg"])
         for whose, first in level.reached.items():
@@ -349,8 +349,8 @@ def slower(
 ) -> Claim:
     """The claim that FedAvg needs more rounds at the first level than at the second.
 
-    If FedAvg did not get there at the first, it needs at least one round more than were run; if not at the second,
-    nothing is known.
+    If it never reached the error at the first, it needs at least one round more than were run.  If it did not at the
+    second, the claim is undecided.
     """
     text = f"{source}: FedAvg needs more rounds at {less[0]} than at {more[0]}"
     if missed := sum(t is None for t in more[1]):
@@ -367,7 +367,7 @@ PLAIN = "no noise"
 
 
 def privacy(request: ReproductionRequest) -> Result:
-    """Error, epsilon and nearest copies against noise on embeddings."""
+    """Error, epsilon and nearest copies, by noise on embeddings."""
     draft = Draft.of(request)
     ((name, table),), xi = grounds(draft).items(), draft["xi"]
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
@@ -447,7 +447,8 @@ def _copies(
 
 
 def nearest(images: Tensor, private: Tensor) -> float:
-    """The least distance from an image to a private one, in medians of the distance from one of these to the next.
+    """The least distance from an image to a private one, relative to the median distance between neighbouring private
+    ones.
 
     >>> nearest(torch.tensor([[1.0], [9.0]]), torch.tensor([[0.0], [2.0], [4.0]]))
     0.5

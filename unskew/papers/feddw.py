@@ -1,8 +1,8 @@
 """Reproductions of FedDW: its published numbers, and ours beside them.
 
-The method's page says what the paper's released code did differently.  The paper's tables put two accuracies into
-one column: G, the server's model on the global test set (`global.accuracy`), for methods with one global model, and PG,
-each client's own model on it (`personal_on_global.accuracy.mean`), for the others.
+The method's page says where the paper's released code differs.  The paper's tables put two accuracies into one column:
+G, the server's model on the global test set (`global.accuracy`), for methods with one global model, and PG, each
+client's own model on it (`personal_on_global.accuracy.mean`), for the others.
 """
 
 import itertools
@@ -44,7 +44,9 @@ TABLE2, TABLE3 = published("feddw-table2"), published("feddw-table3")
 
 # ---------------------------------------------------------------- Tables I, II and IV
 def table1(request: ReproductionRequest) -> Result:
-    """All twelve methods on each data set, practical and pathological; the text's "+3 % on average" of the latter."""
+    """All twelve methods on each data set, practical and pathological, with the text's "+3 % on average" for the
+    latter.
+    """
     draft = judged(request)
     others = [
         r for r in draft.rows if r.metric == G and r.setting.endswith("pathological") and r.method in draft["one"]
@@ -61,7 +63,7 @@ def table1(request: ReproductionRequest) -> Result:
 def scale(request: ReproductionRequest) -> Result:
     """More clients, and the same work in fewer or more rounds; FedDW's decline with more clients against each method's.
 
-    At `paper` scale there are other networks, too.
+    At `paper` scale also other networks.
     """
     draft = judged(request)
     at = {where.partition(":")[0].partition(", ")[2]: where for where in dict.fromkeys(r.setting for r in draft.rows)}
@@ -78,7 +80,7 @@ def scale(request: ReproductionRequest) -> Result:
 
 
 def compatibility(request: ReproductionRequest) -> Result:
-    """Methods with and without the class-relation term, pathological, and a figure of what it adds."""
+    """Methods with and without the class-relation term, pathological, and a figure of its gain."""
     draft = judged(request)
     for where in dict.fromkeys(r.setting for r in draft.rows):
         gains = {m: paired(draft.values(f"{m}+dw", where, G), draft.values(m, where, G)) for m in draft["one"]}
@@ -92,7 +94,7 @@ def compatibility(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- Fig. 6
 def mu(request: ReproductionRequest) -> Result:
-    """Accuracy against the strength of the term, which the methods but FedAvg have in turn."""
+    """Accuracy by the strength of the term, added to every method but FedAvg."""
     draft = judged(request)
     strengths = draft["compare"][1:]
     lines: dict[str, Curve] = {}
@@ -152,11 +154,11 @@ SHOWN = 600
 def consistency_figures(
     request: ReproductionRequest, task: Mapping[str, Any], panels: Mapping[str, tuple[History, str]], seed: int
 ) -> list[tuple[str, bytes]]:
-    """SL and CR of a method's first, middle and last round for each of `panels`, features on one map, and class norms.
+    """SL and CR of a method's first, middle and last round for each of `panels`; features on one map, and class norms.
 
     Args:
         request, task: The reproduction and its task.
-        panels: Title of a panel -> the run's folder and its method.
+        panels: Title of a panel -> the run and its method.
         seed: Seed whose models and matrices are drawn.
     """
     data = sources.load(task["data"], request.data_dir)
@@ -181,7 +183,7 @@ def consistency_figures(
 
 
 def class_norms(history: History, method: str) -> list[report.Shared]:
-    """Return by seed the share of each class in the last cohort's training data, and the length of its weights then."""
+    """The share of each class in the last cohort's training data, and the length of its weights, by seed."""
     last = {seed: info for seed, _, info in reader.info_of(history.record, method, ClassRelations)}
     counts = {seed: info.counts or () for seed, info in last.items()}
     return [([n / sum(counts[s]) for n in counts[s]], info.class_norms or ()) for s, info in last.items()]
@@ -192,8 +194,7 @@ def plane(
 ) -> list[dict[str, Any]]:
     """Features and class weights laid out together by t-SNE, as rows of `features_chart`.
 
-    Distances are those of directions (cosine): features and weights differ much in length, and a linear layer without
-    bias looks at their angle.
+    Distances are cosine, since features and weights differ much in length.
 
     Args:
         features: Input of the last layer, (examples, dimensions); at least three examples.
@@ -202,10 +203,10 @@ def plane(
         key: Randomness of t-SNE.
 
     Returns:
-        Rows of x, y, class and weight: true of a class's weight, which come last, in order.
+        Rows of x, y, class and weight; rows of a class's weight come last, in order, with weight true.
 
     Raises:
-        ValueError: If the shapes do not fit, or a number is not finite, as in a model that diverged.
+        ValueError: If the shapes do not fit, or a number is not finite.
     """
     from sklearn.manifold import TSNE  # an import that no report needs
 
@@ -222,7 +223,7 @@ def plane(
 
 
 def features_chart(planes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart:
-    """Features in the plane, coloured by class, and each class's weight as its number (Fig. 5), a panel for each."""
+    """Features in the plane, coloured by class, with the number of a class at its weight (Fig. 5); a panel for each."""
     points = [{"panel": title, **row} for title, rows in planes.items() for row in rows]
     classes = list(dict.fromkeys(row["class"] for row in points if row["weight"]))
     base = alt.Chart(drawing.rows(points)).encode(
@@ -243,14 +244,14 @@ WORDS = {"step": "step by step", "sum": "summed over a round's steps"}
 
 
 class Ratio(NamedTuple):
-    """Norm of the term's gradient over that of cross-entropy's: the mean over steps, and of the sums over all steps."""
+    """Norm of the term's gradient over that of cross-entropy: the mean over steps, and the ratio of sums over steps."""
 
     step: float
     sum: float
 
 
 def gradient(request: ReproductionRequest) -> Result:
-    """The term's gradient over cross-entropy's, by layer, while clients train in several rounds."""
+    """The term's gradient over cross-entropy's, by layer, in several rounds."""
     draft, curves = Draft.of(request), {}
     (ground,) = draft.on(draft["on"]).values()
     labels, bound = draft["compare"], draft["bound"]
@@ -313,7 +314,7 @@ def gradient_ratios(
     """The term's gradient over cross-entropy's, by parameter, while the network trains as a client of FedDW does.
 
     Args:
-        network: Trained in place by Adam on the sum of both; its classifier's bias is left alone.
+        network: Trained in place by Adam on the sum of both; the classifier's bias is left out.
         x, y: Inputs and labels of one client.
         term, soft_labels: The term, and SL, (classes, classes).
         local: Its `lr`, `local_epochs` and `batch_size`.
@@ -347,7 +348,7 @@ def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
 
 # ---------------------------------------------------------------- Table III
 def overhead(request: ReproductionRequest) -> Result:
-    """A client's local epoch under each method over one under FedAvg, in CPU time, as `unskew bench feddw` does it."""
+    """CPU time of a client's local epoch under each method, relative to FedAvg (from `unskew bench feddw`)."""
     draft = Draft.of(request)
     by = {(r["case"], r["contender"]): r for r in measure(draft["turns"], say=request.callback.note)}
     ms = {method: cells["ms"] for method, cells in TABLE3.items()}

@@ -5,7 +5,7 @@ Federated Learning", IEEE Transactions on Mobile Computing, 2024.  The method's 
 differs from the text.
 
 Error      1 - accuracy of a client's own model on its own test data, in the last round.  The published numbers are each
-           client's best round on its test data, which is lower by up to a few points where training is noisy.
+           client's best round on its test data, lower by up to a few points where training is noisy.
 Division   redrawn for every seed, and kept as a manifest; every method of a seed has the same one.
 Rule       alpha by rule: of `shares` of the clients' mean number of training examples, the one with which HCCT has the
            highest accuracy on validation data.  They are a fifth of every client's *training* data; a pilot of half the
@@ -65,9 +65,9 @@ BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 # ---------------------------------------------------------------- divisions of examples among clients, by a key
 def domains(dataset: Dataset, key: Key, per_domain: int, train: int, mixed: bool = False) -> Clients:
-    """`per_domain` clients of each domain with `train` training examples; all their other examples are test data.
+    """`per_domain` clients of each domain with `train` training examples each; all other examples are test data.
 
-    They are in the order of their domains, or if `mixed` take turns by domain.
+    Clients are in the order of their domains, or with `mixed` they alternate.
     """
     if dataset.domains is None:
         raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
@@ -86,11 +86,11 @@ def half_normal(dataset: Dataset, key: Key, clients: int, train: float) -> Clien
 
 
 def shards(dataset: Dataset, key: Key, clients: int, train: float, test: float, count: int = 100) -> Clients:
-    """Divide as the released code divides CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
+    """The released code's division of CIFAR-10: shards of one class each, their numbers in proportion to |N(0, 1)|.
 
-    Of `count` shards those left over by rounding are not used.  Every client has at least one; if that takes too many,
-    the clients with most give some up, which the released code refuses to do.  `train` and `test` are shares of a
-    client's examples, at random; the rest is not used.
+    Every client has at least one of `count` shards; the clients with most give some up if needed, where the released
+    code fails.  Shards left over by rounding are not used.  `train` and `test` are shares of a client's examples, drawn
+    at random; the rest is not used.
     """
     labels = dataset.y_train.numpy()
     by_class = [np.flatnonzero(labels == c) for c in range(dataset.num_classes)]
@@ -104,7 +104,7 @@ def shards(dataset: Dataset, key: Key, clients: int, train: float, test: float, 
 
 
 def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
-    """floor(count r_i), and at least one, of r = size / sum; the largest give until there are enough.
+    """floor(count r_i), at least one, with r = size / sum; the largest give some up if needed.
 
     >>> shard_counts(np.array([0.001, 1.0, 2.0, 2.0]), 10)
     array([1, 1, 3, 3])
@@ -116,9 +116,9 @@ def shard_counts(size: Floats, count: int) -> npt.NDArray[np.int64]:
 
 
 def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
-    """Table II's three clients: a fifth and four fifths of the first five classes, all of the last five.
+    """Table II's three clients: a fifth and four fifths of the first five classes, and all of the last five.
 
-    They train on the share `train` of all examples; each has `test` test examples of its classes from the others.
+    They train on the share `train` of all examples; each has `test` test examples of its classes from the rest.
     """
     labels = dataset.y_train.numpy()
     halves = []
@@ -151,7 +151,7 @@ def _client(train: npt.NDArray[np.int64], test: npt.NDArray[np.int64]) -> Client
 
 
 def held_out(clients: Clients, fraction: float, key: Key) -> Clients:
-    """The same clients with a part of their training data as validation data; one training example stays."""
+    """The same clients with a share of their training data as validation data; one training example stays."""
     out = []
     for i, c in enumerate(clients):
         drawn = (key / i).numpy().permutation(c.train.numpy())
@@ -163,12 +163,12 @@ def held_out(clients: Clients, fraction: float, key: Key) -> Clients:
 def in_groups(
     arrays: Mapping[str, npt.NDArray[Any]], how: str, count: int, examples: int, key: Key
 ) -> dict[str, npt.NDArray[Any]]:
-    """So many of the training examples in `count` groups as large as each other, a group a domain.
+    """A random subset of the training examples in `count` groups of equal size, each a domain.
 
     Args:
         arrays: `x_train` (N, C, H, W), `y_train` (N,) and others, which stay.
-        how: "turned" turns group g's images by g quarters, as IFCA does; "relabelled" exchanges the labels of all
-            groups but the first, at random and in each in another way.
+        how: "turned" turns group g's images by g quarters, as IFCA does; "relabelled" permutes the labels of each group
+            but the first in a random way.
         count: Number of groups.
         examples: Number of examples of all groups together.
         key: Draws the examples, their groups and the labels.
@@ -193,7 +193,7 @@ class ImageTask:
 
     Attributes:
         draft: The reproduction.
-        name: What rows call it.
+        name: Its name in rows.
         settings: Data, network and training, as in an experiment.
         dataset: Its examples, in a file that every run reads.
         divide: Division of the examples among clients.
@@ -206,7 +206,7 @@ class ImageTask:
     divide: Callable[..., Clients]
 
     def key(self, seed: int) -> Key:
-        """The root of its draws; runs that are `apart` have draws of their own."""
+        """The root of its draws; runs that are `apart` have their own."""
         key = Key(seed) / self.draft.request.name
         return key / self.name if self.draft.settings.get("apart") else key
 
@@ -215,7 +215,7 @@ class ImageTask:
         return self.divide(self.dataset, self.key(seed))
 
     def run(self, seed: int, clients: Clients, methods: Mapping[str, Any], name: str = "", **more: Any) -> History:
-        """Run these methods on this division, in a folder of their own; resumed where it was stopped."""
+        """Run these methods on this division, in a folder of their own; an interrupted run is resumed."""
         where = "-".join(filter(None, (self.name.lower().replace(" ", "-"), name, str(seed))))
         fed = FederatedData(self.dataset, ClientIndices.of(clients), {"name": self.draft.request.name}, seed)
         manifest = self.draft.request.folder / "data" / f"{where}.json"
@@ -252,9 +252,9 @@ def tasks(draft: Draft) -> list[ImageTask]:
 
 
 def compared(draft: Draft) -> dict[str, list[History]]:
-    """The runs of every task, one for each seed; their errors and curves are the draft's.
+    """The runs of every task, one for each seed; errors and curves are added to the draft.
 
-    Where the data have domains there is a method more, whose groups are the clients of one domain each.
+    With domains there is one more method, whose groups are the clients of one domain.
     """
     runs = {}
     for task in tasks(draft):
@@ -272,7 +272,7 @@ def compared(draft: Draft) -> dict[str, list[History]]:
 
 
 def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
-    """Error of each client in the last round, by method, an array for every run."""
+    """Error of each client in the last round, by method, one array for each run."""
     out: dict[str, list[Floats]] = {}
     for history, method, seed in ((h, m, s) for h in runs for m in h.methods for s in h.record.seeds):
         if right := history.frame.clients(method, seed, "personal.accuracy"):
@@ -291,7 +291,7 @@ def add_errors(
     metric: str = "error",
     paper: float | None = None,
 ) -> None:
-    """Add a row for each method, with the mean over clients and their spread (the population's), both over seeds."""
+    """Add a row for each method: the mean over clients and their spread (ddof 0), both averaged over seeds."""
     for method, of in errors.items():
         values, std = _means(of), float(np.mean([e.std() for e in of]))
         draft.rows.append(Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values)))
@@ -336,9 +336,9 @@ def table2(request: ReproductionRequest) -> Result:
 
 
 def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]) -> list[tuple[str, str]]:
-    """Pairs of patterns in which the first has the smaller published error, by more than both spreads together.
+    """Pairs of patterns of which the first has the smaller published error, by more than both spreads together.
 
-    A pattern other than Independent in which the client has no partner is the same as Independent, and left out.
+    Patterns in which the client is alone are the same as Independent, and left out.
     """
     names = [p for p, groups in patterns.items() if p == "Independent" or [client] not in groups]
     error = {p: (TABLE2[p][f"client {client + 1}"], TABLE2[p][f"client {client + 1} ±"]) for p in names}
@@ -397,12 +397,12 @@ def _pilot(task: ImageTask, clients: Clients, seed: int) -> dict[float, float]:
 
 
 def chosen(scores: Mapping[float, float]) -> float:
-    """The share with the highest accuracy; the smallest of those that are equally good."""
+    """The share with the highest accuracy; the smallest of equally good ones."""
     return min(scores, key=lambda share: (-scores[share], share))
 
 
 def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
-    """A method whose groups are the clients of one domain each; none for data without domains."""
+    """A method whose groups are the clients of one domain; empty for data without domains."""
     if dataset.domains is None:
         return {}
     groups: dict[int, list[int]] = {}
@@ -428,7 +428,7 @@ def _table4_rows(draft: Draft, name: str, errors: Mapping[str, Sequence[Floats]]
 
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
 def groups(request: ReproductionRequest) -> Result:
-    """Error and utility of HCCT by the number of groups it merges down to, for clients of five domains."""
+    """Error and utility of HCCT by the number of groups, for clients of five domains."""
     draft, curves, least = Draft.of(request), {}, dict[str, list[float]]()
     for where, runs in compared(draft).items():
         utility = _utilities(runs)
@@ -459,7 +459,7 @@ def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
 
 
 def placed(where: str, errors: Mapping[str, Sequence[float]], utility: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that the error at the utility's maximum is the smallest of all."""
+    """The claim that the error is smallest where the utility is largest."""
     most = max(utility, key=lambda m: float(np.mean(utility[m])))
     least = min(errors, key=lambda m: float(np.mean(errors[m])))
     text = f"{where}: the error where the utility is largest is the smallest, within a point"
@@ -474,7 +474,7 @@ FOUND = 0.9
 
 
 def known_groups(request: ReproductionRequest) -> Result:
-    """Clients in groups that are known: do HCCT and IFCA find them, and is it worth it?"""
+    """Clients in known groups: do HCCT and IFCA recover them, and does it help?"""
     draft = Draft.of(request)
     for name, runs in compared(draft).items():
         each = [groups_found(history) for history in runs]
@@ -489,7 +489,7 @@ def known_groups(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
 def arrivals(request: ReproductionRequest) -> Result:
-    """Some clients, and N_new more every so many rounds, placed by benefit, kept single, or all in one group."""
+    """Some clients at first, and N_new more every few rounds: placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
     (task,) = tasks(draft)
@@ -517,7 +517,7 @@ def arrivals(request: ReproductionRequest) -> Result:
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
 def alpha(request: ReproductionRequest) -> Result:
-    """HCCT's error against alpha for clients with few or many examples: a larger ratio adds training examples."""
+    """HCCT's error by alpha, for clients with few or many examples; a larger ratio adds training examples."""
     draft = Draft.of(request)
     draft.curves = {where: line(draft, where, scale=math.log10) for where in compared(draft)}
     draft.judge()

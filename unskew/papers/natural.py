@@ -1,4 +1,4 @@
-"""Reproductions on data whose clients are really there, and FLamby's published numbers beside ours.
+"""Reproductions on data with natural clients, and FLamby's published numbers beside ours.
 
 J. Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in Realistic Healthcare
 Settings", NeurIPS 2022; numbers of the results in its repository (owkin/FLamby, commit edacf54), a value for each of
@@ -37,16 +37,13 @@ Sites = Sequence[Sequence[float]]
 
 # ---------------------------------------------------------------- FLamby
 def flamby(name: str, clients: int) -> dict[str, list[list[float]]]:
-    """FLamby's results: method -> for each client's test set the value of each seed."""
+    """FLamby's results: method -> values by seed, for each client's test set."""
     tests, table = [f"client {k}" for k in range(clients)], published(f"natural-flamby-{name}")
     return {m: [[row[f"{test} seed {s}"] for s in SEEDS] for test in tests] for m, row in table.items()}
 
 
 def agreement(text: str, ours: Sequence[float], theirs: Sequence[float]) -> Claim:
-    """The claim that two means of independent seeds differ by no more than chance: Welch's 95 % interval has 0 in it.
-
-    That is not the claim that they are equal: a wide interval has zero in it, too, and stands beside the verdict.
-    """
+    """The claim that the means of independent seeds agree: zero is in Welch's 95 % interval of their difference."""
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     bounds = welch([(ours, theirs)])
     if bounds is None:
@@ -58,13 +55,13 @@ def agreement(text: str, ours: Sequence[float], theirs: Sequence[float]) -> Clai
 
 
 def of_sites(history: History, method: str, name: str | None = None) -> list[list[float]]:
-    """The headline of each site's own model on its own test data: for each site the value of each seed."""
+    """The headline of each site's own model on its own test data: values by seed, for each site."""
     by_seed = [history.client_values(method, name, seed).values() for seed in history.record.seeds]
     return [list(of_site) for of_site in zip(*by_seed, strict=True)]
 
 
 def on_all_sites(history: History, method: str, data: Dataset, client: int | None = None) -> list[list[float]]:
-    """A model's accuracy on each site's own test data: for each site the value of each seed."""
+    """A model's accuracy on each site's own test data: values by seed, for each site."""
     assert data.owners is not None
     assert data.own_test is not None
     assert isinstance(data.x_train, torch.Tensor)
@@ -83,7 +80,7 @@ def by_seed(sites: Sites) -> list[float]:
 
 
 def add_sites(draft: Draft, method: str, setting: str, ours: Sites, theirs: Sites) -> None:
-    """Add a row for the mean over sites and one for each, FLamby's mean over seeds beside ours, if there is one."""
+    """Add a row for the mean over sites and one for each, beside FLamby's mean over seeds where there is one."""
     mean, each = draft["called"]
     names = [mean, *(each.format(name) for name in draft["sites"])]
     printed = [statistics.fmean(of) for of in (by_seed(theirs), *theirs)] if theirs else [None] * len(names)
@@ -164,7 +161,7 @@ TOKENS = 80
 
 
 class FilmReader(nn.Module):
-    """A BERT of two layers for token ids (N, tokens), 0 is padding; with the weights of a file."""
+    """A BERT of two layers for token ids (N, tokens), with 0 for padding; its weights are read from a file."""
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, weights: str = "", words: int = 5000) -> None:
         from transformers import BertConfig, BertForSequenceClassification  # takes seconds
@@ -183,7 +180,7 @@ class FilmReader(nn.Module):
 
 
 def pretrained(x: torch.Tensor, y: torch.Tensor, file: Path) -> str:
-    """Train a reader on public reviews, two epochs of AdamW, into a file, unless it is there already."""
+    """Train a reader on public reviews, two epochs of AdamW, and write it to a file, unless that exists."""
     if file.is_file():
         return str(file)
     with Key(0).ambient():
@@ -199,9 +196,10 @@ def pretrained(x: torch.Tensor, y: torch.Tensor, file: Path) -> str:
 
 
 def films(request: ReproductionRequest, number: int, public: int) -> dict[str, Any]:
-    """Task settings for IMDB by film: `number` drawn films are clients, and a reader knows `public` reviews of others.
+    """Task settings for IMDB by film: `number` drawn films are clients, and a reader is pretrained on `public` other
+    reviews.
 
-    Words are those of the public reviews; test rows are reviews of films that no client has.
+    The vocabulary is that of the public reviews; test rows are reviews of films that no client has.
     """
     root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
     with lzma.open(root / "imdb" / "imdb.json.xz", "rt", encoding="utf8") as f:
@@ -223,7 +221,7 @@ def films(request: ReproductionRequest, number: int, public: int) -> dict[str, A
 
 
 def imdb_films(request: ReproductionRequest) -> Result:
-    """All weights against adapters, of which both halves travel, or one."""
+    """Federated training of all weights, of adapters, and of one half of the adapters."""
     draft = Draft.of(request)
     base = merged(draft["experiment"], films(request, draft["films"], draft["public"]))
     for part in ("whole", "adapters", "alone"):

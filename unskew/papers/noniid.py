@@ -1,8 +1,8 @@
 """Comparisons on strong label skew (Dirichlet alpha 0.1) and on natural clients: the core's methods, every method at
 its defaults, and twelve methods each at its best.
 
-These are no paper's tables, but the basis of the other reproductions.  Every method has the same split, cohorts,
-initial model, local optimisation and rounds; server learning rates are round numbers, chosen before the kept runs.
+These tables are ours.  Every method has the same split, cohorts, initial model, local optimisation and rounds; server
+learning rates are round numbers, chosen before the runs.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from unskew.report.stats import CONFIDENCE
 
 
 def clock(request: ReproductionRequest) -> Result:
-    """Compare methods by simulated time: accuracy once the first of them has ended, and seconds until a target."""
+    """Compare methods by simulated time: accuracy when the first of them ends, and seconds until a target."""
     draft, methods = Draft.of(request), ["fedavg", "fedbuff", "fedasync", "feddif"]
     history = draft.run("run", draft["experiment"], methods=methods)
     late = draft.run("deadline", draft["experiment"], draft["deadline"], methods=["fedavg"])
@@ -75,12 +75,12 @@ TWELVE: dict[str, dict[str, object]] = {
 
 
 def every() -> dict[str, dict[str, object]]:
-    """Every method but the bounds and those that need more, as it comes."""
+    """Every method with its defaults, without bounds and methods that need more settings."""
     return {name: {} for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE}
 
 
 def defaults(request: ReproductionRequest) -> Result:
-    """Every method as it comes, on the clients' own test examples: which end below FedAvg?"""
+    """Every method with its defaults, on the clients' own test examples: which end below FedAvg?"""
     draft = Draft.of(request)
     history = draft.run("run", {**draft.ground(), "methods": every()})
     draft.rows += rows_of(history, draft["metrics"])
@@ -93,7 +93,7 @@ def defaults(request: ReproductionRequest) -> Result:
 
 
 def tuned(request: ReproductionRequest) -> Result:
-    """Tune at equal budgets on validation rows, then compare on rows that no trial has read, until it is decided."""
+    """Tune at equal budgets on validation rows, then compare on unread rows until the comparison is decided."""
     draft = _tuned(request, TWELVE)
     draft.claims += against_fedavg({(r.method, r.metric): r.seeds for r in draft.rows})
     return draft.result()
@@ -157,8 +157,8 @@ def ranks(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Claim]:
     """The claims that methods end above FedAvg, from {(method, metric): values by seed} of a run until decided.
 
-    A claim is decided where its confidence sequence, which pays for the looks, excludes zero when corrected for their
-    number (Holm), and level where it lies within LEVEL when it is widened for their number (Bonferroni).
+    A claim holds where its confidence sequence, corrected for the number of claims (Holm), excludes zero.  It is level
+    where the sequence, widened for their number (Bonferroni), lies within LEVEL.
     """
     gains = {}
     for method in dict.fromkeys(m for m, _ in values if m != "fedavg"):
@@ -182,7 +182,7 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
 
 
 def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
-    """Return the claim that no gain's 95 % interval lies below zero, with those that do, and a count of the others."""
+    """The claim that no gain's 95 % interval lies below zero; the evidence lists those that do."""
     decided = {name: decide(name, gain) for name, gain in gains.items()}
     below = [f"{c.text} {c.evidence}" for c in decided.values() if c.holds is False and not c.level]
     above = sum(c.holds is True for c in decided.values())

@@ -1,12 +1,11 @@
-"""The pages over kept results, one over all and one a paper: what it is known for, and which claims hold.
+"""Pages of results, one over all and one a paper: its headline claims, and which claims hold.
 
-They are made from what `unskew reproduce NAME --keep` wrote, `NAME/SCALE/result.json` below a folder, and two files
-beside them, in which `*` stands for anything.  `headlines.toml` has what each paper is known for, in its order, and
-what each result was run on.  `reasons.toml` has reasons for claims that do not hold,
-by reproduction and by the claim's text; the first pattern that fits counts.  A reason that begins with "Proven" names
-the run that shows it.
+They are made from `NAME/SCALE/result.json`, which `unskew reproduce NAME --keep` writes, and two files beside them.
+`headlines.toml` has the headline claims of each paper, and the data and size of each result.  `reasons.toml` has
+reasons for claims that do not hold, by reproduction and by the claim's text, in which `*` matches anything; the first
+match counts.  A reason that begins with "Proven" names the run that shows it.
 
-A headline stands on the result of the largest size, and of these on the one of most seeds, whatever that says.
+A headline is decided by the result of the largest size, and of these by the one with most seeds.
 
     python -m unskew.papers.overview [FOLDER]
 """
@@ -37,14 +36,14 @@ FULL, REDUCED, OURS = SIZES = ("the paper's size", "reduced", "our own question"
 
 
 class KeptClaim(NamedTuple):
-    """A claim of a kept result.
+    """A claim of a result.
 
     Attributes:
         verdict: One of `VERDICTS`.
         level: It does not hold because the two are level.
         ours: The evidence.
-        published: The paper's difference, and if our interval excludes it; empty if the paper has none.
-        reason: Why it does not hold; empty if that is not known.
+        published: The paper's difference, and whether our interval excludes it; empty if the paper has none.
+        reason: Why it does not hold; empty if unknown.
     """
 
     text: str
@@ -57,7 +56,7 @@ class KeptClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultSize:
-    """Data and size of a result, NAME/SCALE; `full` says that it is the paper's data set and size."""
+    """Data and size of a result, NAME/SCALE; `full` if they are the paper's data set and size."""
 
     result: str
     data: str
@@ -66,7 +65,7 @@ class ResultSize:
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept result: its reproduction and scale, the folder of its page, claims, seconds, and what it was run on."""
+    """A result: its reproduction and scale, the folder of its page, claims, seconds, data and size."""
 
     name: str
     scale: str
@@ -92,16 +91,16 @@ class Kept:
 
 @dataclass(frozen=True)
 class PaperHeadline:
-    """A claim that a paper is known for.
+    """A headline claim of a paper.
 
     Attributes:
         paper: Its method.
-        says: What it says, and where.
+        says: The claim, and where the paper makes it.
         reproduction: The reproductions that have the claim.
-        claim: The claim's text; in each result the first that fits.
-        amount: What it says is the published difference and not only its sign: if that is excluded, ours is less.
-        reason: Why not, where that is about the amount.
-        ours: The paper does not claim it; we asked.
+        claim: The claim's text; in each result the first match counts.
+        amount: True if the published difference is claimed, not only its sign: if that is excluded, ours is less.
+        reason: Why the amount does not hold.
+        ours: True if the claim is ours and not the paper's.
     """
 
     paper: str
@@ -115,7 +114,7 @@ class PaperHeadline:
 
 @dataclass(frozen=True)
 class Answer:
-    """A headline with the result and the claim that stand for it; None where none is kept."""
+    """A headline with the result and the claim that decide it; None if there is none."""
 
     headline: PaperHeadline
     result: Kept | None = None
@@ -155,10 +154,10 @@ class _Headlines:
 
 # ---------------------------------------------------------------- what is kept
 def kept(root: Path) -> tuple[Kept, ...]:
-    """All kept results below a folder, by paper in the order of the papers, then by reproduction.
+    """All results below a folder, in the order of the papers, then by reproduction.
 
     Raises:
-        RunError: If a result or the file of reasons cannot be read, or a reason fits no claim that does not hold.
+        RunError: If a result or the file of reasons cannot be read, or a reason matches no claim that does not hold.
     """
     from unskew.papers import TABLE
 
@@ -216,10 +215,10 @@ def _seeds(claim: KeptClaim) -> int:
 
 
 def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
-    """Read what the papers are known for, each with what stands for it.
+    """The headline claims of the papers, each with the claim that decides it.
 
     Raises:
-        RunError: If the file cannot be read, or names a claim that its kept reproduction does not have.
+        RunError: If the file cannot be read, or names a claim that its reproduction does not have.
     """
     answers = []
     for h in _listed(root).headlines:
@@ -235,7 +234,7 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
 
 # ---------------------------------------------------------------- the pages
 def pages(root: Path) -> dict[str, str]:
-    """The made part of the page over all papers, under "", and the page of each, by its folder.
+    """The generated part of the page over all papers, under "", and the page of each paper, by its folder.
 
     Raises:
         RunError: As `kept` and `headlines` do.
@@ -332,13 +331,13 @@ def _cell(text: str) -> str:
 
 
 def written(text: str, made: str) -> str:
-    """The page over all papers with today's made part."""
+    """The page over all papers with a new generated part."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def write(root: Path) -> Path:
-    """Write each paper's page, and the made part of the folder's README.md; return the latter's path."""
+    """Write each paper's page and the generated part of the folder's README.md; return the path of the latter."""
     made, path = pages(root), root / "README.md"
     for folder, text in made.items():
         if folder:

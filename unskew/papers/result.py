@@ -46,26 +46,26 @@ class Row:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The row as `reproduce --json` prints it, with a note only where there is no value."""
+        """The row as `reproduce --json` prints it; `note` only without a value."""
         return {name: value for name, value in asdict(self).items() if name != "note" or value}
 
 
 def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    """A row of one value for each seed: their mean and spread."""
+    """A row with the mean and spread of one value for each seed."""
     spread = Spread(tuple(values))
     return Row(method, setting, metric, paper, spread.mean, spread.std, "seeds", spread.values)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A reproduction that was run.
+    """A finished reproduction.
 
     Attributes:
         seconds: Wall-clock time of all runs behind the numbers.
         about: A paragraph on what was run and how to read the numbers.
         curves: The lines of the result's figure, by name.
         axes: Labels of the curves' x and y.
-        figures: SVG beside the curves, each with the name of its file, such as features.svg.
+        figures: SVG beside the curves, by file name, such as features.svg.
         date: Date of the computation, as in 2026-01-31.
     """
 
@@ -92,7 +92,7 @@ class Result:
         }
 
     def page(self) -> Page:
-        """The result as a page: its rows and curves, and folded its claims, what was run and the other figures."""
+        """The result as a page: rows and curves; folded, its claims, what was run and the other figures."""
         heads, lines = pivot(self.rows)
         n = Counter(claim.verdict.partition(":")[0] for claim in self.claims)
         verdict = f"Claims: {', '.join(f'{count} {words}' for words, count in n.items()) or 'none'}."
@@ -128,8 +128,8 @@ def _image(name: str, svg: bytes) -> Markup:
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table with a line per method and setting and a column per metric.
 
-    Accuracies, errors and their differences are shown in percent; a published number follows ours in brackets.
-    The rest has four significant digits, or none after the point from a thousand on.
+    Accuracies, errors and their differences are in percent; a published number follows ours in brackets.  Other numbers
+    have four significant digits, from a thousand on none after the point.
     """
     settings = list(dict.fromkeys(r.setting for r in rows))
     metrics = list(dict.fromkeys(r.metric for r in rows))
@@ -196,6 +196,6 @@ def keep(result: Result, root: Path) -> Path:
 
 
 def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str]) -> bytes:
-    """Curves as SVG on a white ground, so that it reads on any page."""
+    """Curves as SVG on a white ground."""
     drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes)
     return charts.document(drawn, f"{name} ({scale}): mean over seeds, and their range", width=640).encode()

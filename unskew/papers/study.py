@@ -1,4 +1,4 @@
-"""A study: methods on some grounds and in some settings, published numbers beside ours, and claims about them.
+"""A study: methods on data sets (grounds) and in settings, published numbers beside ours, and claims about them.
 
 PAPER.toml holds, for all reproductions of a paper and for each of them,
 
@@ -9,7 +9,7 @@ PAPER.toml holds, for all reproductions of a paper and for each of them,
     [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own; with `like`, the name of
                            another, they are laid over those of that
 
-Each is laid over those before it, table by table.  What a reproduction does is a function, `make`; without one it is
+Each is laid over those before it, table by table.  A reproduction is a function, `make`; the default uses
 
     on = ["cifar10, hard"] a run for each ground and setting; by default one of the experiment as it is
     compare = ["fedavg"]   the methods, by default all
@@ -70,7 +70,7 @@ class ReproductionRequest:
         data_dir: Folder of named data sets.
         callback: Observer of every run.
         changes: Settings laid over all others.
-        notes: Sentences for the result's page, on data that are not the paper's; `load` adds to them.
+        notes: Notes for the result's page, on data that differ from the paper's; `load` adds to them.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ReproductionRequest:
 
 # ---------------------------------------------------------------- published numbers and settings
 def published(table: str) -> dict[str, dict[str, float]]:
-    """The numbers of tables/TABLE.csv by row and column, as printed; entries not printed are left out."""
+    """The numbers of tables/TABLE.csv by row and column, as printed; empty entries are left out."""
     with (FOLDER / "tables" / f"{table}.csv").open(encoding="utf-8", newline="") as f:
         (_, _, *columns), *lines = csv.reader(f)
     return {
@@ -122,7 +122,7 @@ def settings_of(name: str, scale: str) -> Settings:
 
 
 def settings(request: ReproductionRequest) -> Settings:
-    """All settings of a reproduction at its size, with the changes asked for."""
+    """All settings of a reproduction at its size, with the request's changes."""
     return merged(settings_of(request.name, request.scale), request.changes)
 
 
@@ -147,7 +147,7 @@ ENOUGH = 0.99
 
 
 def load(request: ReproductionRequest, source: str) -> Dataset:
-    """Load a data set; at the paper's size it must be whole, or miss so little that the result's page says so.
+    """Load a data set; at the paper's size it must be complete, or lack so little that the result's page says so.
 
     Raises:
         DataError: If more than a hundredth of it is missing.
@@ -182,7 +182,7 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
     Args:
         request: Its folder holds the file; the paper's name and the source's key the draw.
         source: The name of a data set.
-        draw: `train` and `test` are the numbers of examples drawn, all if left out; with `pixels` images stay uint8.
+        draw: `train` and `test` are the numbers of examples drawn, by default all; with `pixels` images stay uint8.
             None draws nothing.
     """
     if draw is None:
@@ -201,7 +201,7 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
 
 
 def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), so that a prior can tell black from white.
+    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), on which a prior can tell black from white.
 
     Raises:
         DataError: If the source does not have such images.
@@ -217,10 +217,7 @@ def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]
 # ---------------------------------------------------------------- a reproduction
 @dataclass(eq=False)
 class Draft:
-    """A reproduction in progress: its settings at its size, and its results so far.
-
-    One without runs has the seeds of its settings, and its time is that since it began.
-    """
+    """A reproduction in progress: its settings at its size, and its results so far."""
 
     request: ReproductionRequest
     settings: Settings
@@ -243,14 +240,14 @@ class Draft:
 
     # ------------------------------------------------------------ runs
     def ground(self, name: str = "") -> Settings:
-        """The experiment's settings on a ground, or as they are, its examples drawn."""
+        """The experiment's settings, on a ground if one is named, with its examples drawn."""
         changes = self["grounds"][name] if name else {"draw": self.settings.get("draw")}
         table = merged(self["experiment"], changes)
         table["task"] |= drawn(self.request, table["task"]["data"], table.pop("draw", None))
         return table
 
     def on(self, names: Iterable[str]) -> dict[str, Settings]:
-        """The settings of each run, called GROUND or GROUND, SETTING, whose data are here; the page says which are not.
+        """Settings of each run whose data are here, by GROUND or "GROUND, SETTING"; the page says which are missing.
 
         Raises:
             DataError: If there are none.
@@ -275,7 +272,7 @@ class Draft:
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
     ) -> config.Experiment:
-        """The experiment that layers of settings describe, with these methods, named after the run's folder."""
+        """The experiment of merged layers of settings, with these methods, named after the run's folder."""
         table = merged(*layers)
         name = f"{self.request.name.replace('/', '-')}-{folder}"
         return config.parse({**table, "methods": labelled(table["methods"], methods), "name": name}, name)
@@ -285,7 +282,7 @@ class Draft:
     ) -> History:
         """The run of an experiment in a folder of this name: started, resumed, or read if it is complete.
 
-        Without `strict` it is without results of methods that diverged under a seed: see `diverged`.
+        Without `strict`, methods that diverged have no results: see `diverged`.
 
         Raises:
             ConfigError, DataError: If the experiment is impossible.
@@ -295,7 +292,7 @@ class Draft:
         return self.complete(self.experiment(folder, *layers, methods=methods), folder, strict)
 
     def complete(self, experiment: config.Experiment, folder: str, strict: bool = True) -> History:
-        """The experiment's run, as `run` has it; its seeds and seconds count, and the page says what was run."""
+        """The experiment's run, as from `run`; its seeds and seconds are added, and the page says what was run."""
         place = self.request.folder / folder
         try:
             history = load_run(complete(experiment, place, self.request.callback).folder)
@@ -336,11 +333,11 @@ class Draft:
         return next((r.seeds for r in self.rows if (r.method, r.setting, r.metric) == at), ())
 
     def above(self, text: str, these: Sequence[float], those: Sequence[float], *how: Any, **more: Any) -> None:
-        """Add the claim that these values are above those, seed by seed; `decide` takes the other arguments."""
+        """Add the claim that these values are above those, seed by seed; further arguments are those of `decide`."""
         self.claims.append(decide(text, paired(these, those), *how, **more))
 
     def judge(self) -> None:
-        """Add the file's claims about the rows there are, setting by setting."""
+        """Add the file's claims about the rows, setting by setting."""
         comparisons = [
             schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
         ]
@@ -353,7 +350,7 @@ class Draft:
                     self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
 
     def result(self) -> Result:
-        """The final result; `about` and `axes` may name settings in braces."""
+        """The final result; in `about` and `axes` settings in braces are filled in."""
         x, y = self["axes"]
         ran = f"Run on {'; '.join(self.ran)}." if self.ran else ""
         about = " ".join((self["about"].format(scale=self.request.scale, **self.settings), ran, *self.request.notes))
@@ -378,7 +375,7 @@ def compare(request: ReproductionRequest) -> Result:
 
 
 def judged(request: ReproductionRequest) -> Draft:
-    """The same in progress."""
+    """The draft with the rows and claims of the file."""
     draft = Draft.of(request)
     compared(draft)
     draft.judge()
@@ -386,7 +383,7 @@ def judged(request: ReproductionRequest) -> Draft:
 
 
 def compared(draft: Draft) -> dict[str, History]:
-    """The runs of `on`, by what their rows are called; their rows and curves are the draft's."""
+    """The runs of `on`, by their names in rows; rows and curves are added to the draft."""
     runs = {}
     for name, table in draft.on(draft.settings.get("on", [""])).items():
         methods = table.pop("compare", draft.settings.get("compare"))
@@ -406,14 +403,14 @@ def rows_of(
     where: str = "",
     paper: Mapping[tuple[str, str], float] | None = None,
 ) -> tuple[Row, ...]:
-    """The chosen metrics of a run as rows, by default called as the run's setting.
+    """The chosen metrics of a run as rows.
 
     A method that diverged has one row, without a value.
 
     Args:
         history: The run.
         metrics: The metrics.
-        where: What rows call the run.
+        where: Name of the run in rows; by default its setting.
         paper: Published values by method and metric.
     """
     printed = paper or {}
@@ -438,7 +435,7 @@ def final(history: History, method: str, metric: str) -> tuple[float, ...]:
 
 
 def groups_found(history: History) -> dict[str, list[float]]:
-    """Adjusted Rand index of each method's last groups and the clients' domains, by seed; empty without domains."""
+    """Adjusted Rand index of each method's last groups and the domains, by seed; empty without domains."""
     record, out = history.record, dict[str, list[float]]()
     for method in record.reports(ClientGroups):
         last = {seed: members(info) for seed, _, info in info_of(record, method, ClientGroups)}
@@ -454,7 +451,7 @@ def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
 
 
 def curves_of(*runs: History, name: str = "global.accuracy", errors: bool = False) -> dict[str, Curve]:
-    """A metric's curves in percent, or one less it, by method, in the rounds that every seed of the runs reached."""
+    """A metric's curves in percent (or one less it), by method, in the rounds that every seed of the runs reached."""
     curves = {}
     for method in dict.fromkeys(method for run in runs for method in run.methods):
         seeds = [run.frame.curve(method, seed, name) for run in runs for seed in run.record.seeds]
