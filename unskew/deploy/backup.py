@@ -1,4 +1,4 @@
-"""A federation's folder in one file, and back: keys, database, experiments."""
+"""Backs up a federation's folder (keys, database, experiments) to one file, and restores it."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ TRIES = 20
 
 
 def backup(federation: FederationFolder, target: Path) -> None:
-    """Write all of a federation into a new file that only its owner can read, also while it is served."""
+    """Write all of a federation into a new file that only its owner can read; the server may be running."""
     folder = federation.folder
     with tempfile.TemporaryDirectory(dir=target.absolute().parent) as place:
         copy = Path(place) / "federation"
@@ -47,7 +47,7 @@ def _stamps(folder: Path) -> dict[Path, int]:
 
 
 def restore(source: Path, folder: Path) -> None:
-    """Make a new folder from a federation's backup; what happened since is lost, and no site has to join again."""
+    """Make a new folder from a federation's backup.  Later changes are lost; sites need not join again."""
     if folder.exists():
         raise DeployError(f"{folder} exists already; name another folder")
     try:

@@ -1,8 +1,7 @@
-"""Keys and certificates of a federation: an authority of its own, which signs the server's and each site's.
+"""Keys and certificates of a federation, whose own authority signs those of the server and of each site.
 
 Keys are ECDSA on the curve P-384, those of invitations on P-256, which makes tokens short.  Both sides trust this
-authority and no other.  The authority's key also signs experiments.  Whatever is private lies in files that only their
-owner can read.
+authority only.  Its key also signs experiments.  Private keys are in files that only their owner can read.
 """
 
 import base64
@@ -46,13 +45,13 @@ class Authority:
     certificate: x509.Certificate
 
     def sign(self, data: bytes, kind: bytes = OFFER) -> bytes:
-        """Sign an experiment, or which authorities are trusted."""
+        """Signature of an experiment, or of a list of trusted authorities."""
         return self.key.sign(kind + data, ec.ECDSA(hashes.SHA384()))
 
 
 # ---------------------------------------------------------------- making
 def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
-    """Make a new authority, in memory."""
+    """A new authority, in memory."""
     key, who = new_key(), _name(f"unskew {name}")
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
     usage = dict.fromkeys((*others, "decipher_only"), False)
@@ -66,7 +65,7 @@ def authority(name: str, valid: timedelta = AUTHORITY) -> Authority:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a key, in memory."""
+    """A new key, in memory."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
@@ -119,12 +118,12 @@ def load_authority(folder: Path, name: str = "ca") -> Authority:
 
 # ---------------------------------------------------------------- changing the authority
 def answer(certificate: bytes, trusted: bytes, who: Authority) -> bytes:
-    """A site's certificate and the authorities trusted from now on, PEM, with their signature by one of them."""
+    """A site's certificate and the authorities trusted from now on (PEM), with a signature by one of them."""
     return certificate + trusted + base64.b64encode(who.sign(trusted, TRUSTED)) + b"\n"
 
 
 def accept(folder: Path, data: bytes) -> None:
-    """Keep such an answer as site.crt and ca.crt, if an authority that the site trusts has signed it."""
+    """Write such an answer to site.crt and ca.crt, if an authority that the site trusts has signed it."""
     try:
         certificate, *trusted = x509.load_pem_x509_certificates(data)
         signature = base64.b64decode(data.rpartition(b"-----")[2])
@@ -137,11 +136,11 @@ def accept(folder: Path, data: bytes) -> None:
 
 
 def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: timedelta = LEAF) -> None:
-    """Write `server.crt` and `server.key` for a server that is reached under these names or addresses.
+    """Write `server.crt` and `server.key` for a server with these names or addresses.
 
     Args:
         who: Authority that signs.
-        hosts: Host names and IP addresses, and nothing else; loopback is always among them.
+        hosts: Host names and IP addresses; loopback is always added.
         folder: Folder to write to.
         valid: Validity of the certificate.
     """
@@ -152,7 +151,7 @@ def issue_server(who: Authority, hosts: Sequence[str], folder: Path, valid: time
 
 
 def request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A site's request for a certificate, PEM: it proves that the site has the key, which stays there."""
+    """A site's request for a certificate (PEM), signed with its key, which stays at the site."""
     return (
         x509.CertificateSigningRequestBuilder()
         .subject_name(_name("site"))
@@ -162,7 +161,7 @@ def request(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def requested(data: bytes) -> ec.EllipticCurvePublicKey:
-    """The key for which a certificate is requested, by a request that is signed with it; any other is refused."""
+    """The key of a request for a certificate; the request must be signed with it."""
     try:
         asked = x509.load_pem_x509_csr(data[:REQUEST_BYTES])
         key = asked.public_key()
@@ -180,7 +179,7 @@ def issue_site(who: Authority, name: str, key: ec.EllipticCurvePublicKey, valid:
 
 
 def invitation(who: Authority, name: str, valid: timedelta) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A one-time key with a certificate, by which whoever has it may ask for a site's certificate."""
+    """A one-time key and certificate with which a site may request its own."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _leaf(who, f"invitation of {name}", key.public_key(), valid)
 
@@ -206,7 +205,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 # ---------------------------------------------------------------- files only their owner can read
 def make_private(folder: Path) -> Path:
-    """Return the folder, made if it does not exist, that only its owner can enter."""
+    """The folder, made if needed, that only its owner can enter."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -220,7 +219,7 @@ def check_private(path: Path) -> None:
 
 # ---------------------------------------------------------------- checking
 def check(folder: Path, name: str, now: datetime | None = None) -> None:
-    """Refuse a certificate that the other side would, by time, key or authority; the files are `ca.crt` and NAME.*."""
+    """Refuse a certificate that the other side would refuse (expired, wrong key or authority): `ca.crt` and NAME.*."""
     check_private(folder / f"{name}.key")
     key, certificate = load_key(folder / f"{name}.key"), load(folder / f"{name}.crt")
     trusted, moment = load_all(folder / "ca.crt"), now or datetime.now(UTC)
@@ -248,7 +247,7 @@ def _issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 
 def check_signed(trusted: Sequence[x509.Certificate], data: bytes, signature: bytes, kind: bytes = OFFER) -> None:
-    """Refuse an experiment, or new authorities, that no trusted authority has signed."""
+    """Refuse an experiment, or new authorities, without a signature by a trusted authority."""
     for ca in trusted:
         key = ca.public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -259,25 +258,25 @@ def check_signed(trusted: Sequence[x509.Certificate], data: bytes, signature: by
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """First 128 bits of the SHA-256 of a certificate's public key, in groups that can be read aloud."""
+    """First 128 bits of the SHA-256 of a certificate's public key, in groups to read aloud."""
     digest = hashlib.sha256(public_bytes(certificate.public_key())).hexdigest()[:32]
     return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
 def days(path: Path) -> float:
-    """Days for which a certificate is still valid."""
+    """Days until a certificate expires."""
     return (load(path).not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
 
 
 def is_due(path: Path, now: datetime | None = None) -> bool:
-    """True if a certificate is to be renewed."""
+    """True if a certificate must be renewed."""
     certificate = load(path)
     whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc - timedelta(hours=1)
     return certificate.not_valid_after_utc - (now or datetime.now(UTC)) < min(RENEWED, whole / 3)
 
 
 def public_key(certificate: bytes) -> bytes:
-    """The public key of a PEM certificate, as bytes by which its owner is known."""
+    """The public key of a PEM certificate, as bytes."""
     return public_bytes(x509.load_pem_x509_certificate(certificate).public_key())
 
 
@@ -289,7 +288,7 @@ def public_bytes(key: object) -> bytes:
 
 
 def load(path: Path) -> x509.Certificate:
-    """Load a certificate, the first of several."""
+    """Load the first certificate of a file."""
     return load_all(path)[0]
 
 

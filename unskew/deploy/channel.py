@@ -2,16 +2,14 @@
 
 The server sends requests on it, each with a number, and gets one reply to each.  Messages go in chunks of 1 MB:
 
-    client -> server   h {"process", "number", "have", "protocol", "library", "status"}
-                                                                            who is here, what it has of which request
+    client -> server   h {"process", "number", "have", "protocol", "library", "status"}        hello, after each break
     server -> client   h {"number", "size", "start", "have"}, then c CHUNK ...              a request, from byte `start`
     client -> server   h {"number", "size", "start"}, then c CHUNK ...                      its reply, from byte `start`
-    client -> server   s {...}                                                              how it is, now and then
+    client -> server   s {...}                                                              its status, now and then
 
-After a break both go on from the last whole chunk: the client says what it has of the request, the server what it has
-of the reply.  A reply that was computed is kept until the next request: nothing is trained twice, nothing is lost.
-A client is known by the key of its certificate.  Another call, with an invitation's certificate or the client's own,
-hands in a request for a certificate.  gRPC goes through the proxy that `https_proxy` names.
+After a break both continue from the last whole chunk.  A computed reply is kept until the next request, so nothing is
+trained twice.  A client is identified by the key of its certificate.  A second call, with the certificate of an
+invitation or of the client, requests a certificate.  gRPC uses the proxy in `https_proxy`.
 """
 
 import json
@@ -114,14 +112,14 @@ Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
 
 @dataclass(eq=False)
 class Line:
-    """One end of the line between a site and the server, which outlives its breaks.
+    """One end of the exchange between a site and the server, which outlives broken connections.
 
     Attributes:
         out: The connection; None without one.
-        number: Number of the request that is under way.
-        own: What is sent under it, encoded: the request at the server, the reply at the site; None if there is none.
+        number: Number of the current request.
+        own: What this end sends, encoded: the request at the server, the reply at the site; None if there is none.
         have: Bytes of it that the other side has.
-        size, data: What comes: the reply or the request, of which so much is here.
+        size, data: What this end receives: its size, and the bytes so far.
     """
 
     out: Outgoing | None = None
@@ -132,22 +130,22 @@ class Line:
     data: bytearray = field(default_factory=bytearray)
 
     def begin(self, number: int, own: tuple[bytes, ...] | None = None) -> None:
-        """Begin with another request."""
+        """Begin the exchange of another request."""
         self.number, self.own, self.have, self.size, self.data = number, own, 0, -1, bytearray()
 
     def send(self) -> None:
-        """Send what the other side lacks, and say what is here of what it sends."""
+        """Send what the other side lacks, and say how much of its message is here."""
         if self.out is not None and self.own is not None:
             self.out.put(_frames(self.own, self.have, number=self.number, have=len(self.data)))
 
     def announce(self, size: int, start: int) -> None:
-        """Take the announcement of what comes, which goes on where it stood or is refused."""
+        """Accept the announcement of a message; it must continue at the byte reached."""
         if start != len(self.data) or self.size not in (-1, size):
             raise WireError("a message must go on where it stood")
         self.size = size
 
     def take(self, chunk: memoryview) -> bytearray | None:
-        """Take a chunk of it; all of it once it is whole.  More than was announced is refused."""
+        """Take a chunk; return the message once it is complete.  More bytes than announced are refused."""
         if len(self.data) + len(chunk) > self.size:
             raise WireError("a message must not be longer than was announced")
         self.data += chunk
@@ -163,8 +161,8 @@ class Peer(Line):
         process: Random name of the process that made the connection.
         most: Largest reply to the request, bytes.
         sent: True if the request has left.
-        since, heard: When it came, and when it last said how it is, seconds since 1970.
-        status: What it said then; it may have said anything.
+        since, heard: When it connected, and when its last status came, seconds since 1970.
+        status: Its last status; any content is possible.
         left: When its last connection broke, by the clock of this process.
     """
 
@@ -178,23 +176,23 @@ class Peer(Line):
 
     @property
     def known(self) -> bool:
-        """True if it is connected, or may come back."""
+        """True if it is connected, or may reconnect."""
         return self.out is not None or self.left > time.monotonic() - AWAY_S
 
 
 @dataclass(eq=False)
 class GrpcServer:
-    """Gives requests to nodes and takes one reply to each; it listens as long as the `with` block goes on.
+    """Sends requests to nodes and takes one reply to each; it listens inside a `with` block.
 
     The plan's thread calls `clients`, `send`, `receive` and `forget`; each connection has two threads of its own.
 
     Attributes:
-        listen: "host:port"; port 0 takes a free one, which `port` then says.
-        credentials: The server's own; asked again at each connection, so that they may be renewed.
-        registered: The node that a public key belongs to, if it may take part; asked at each connection.
-        certify: Answers (caller's certificate, its request) with a certificate, or nothing if that has to wait.
-        note: Called with a line when two processes use one key, or a site has to be upgraded.
-        watch: Called now and then by the plan's thread while it waits; what it raises ends the exchange.
+        listen: "host:port"; port 0 takes a free one, and `port` has it.
+        credentials: The server's own; called at each connection, since certificates are renewed.
+        registered: The node with a public key, if it may take part; called at each connection.
+        certify: Answers (caller's certificate, its request) with a certificate, or b"" while approval is pending.
+        note: Called with a line when two processes use one key, or a site must be upgraded.
+        watch: Called now and then by the plan's thread while it waits; an error it raises ends the exchange.
     """
 
     listen: str
@@ -239,7 +237,7 @@ class GrpcServer:
 
     # ------------------------------------------------------------ the plan's thread
     def clients(self) -> set[Node]:
-        """Sites that are connected, or were a moment ago."""
+        """Sites that are connected, or were until a moment ago."""
         self.watch()
         with self._lock:
             return {node for node, peer in self._peers.items() if peer.known}
@@ -250,7 +248,7 @@ class GrpcServer:
             return {node: peer for node, peer in self._peers.items() if peer.out is not None}
 
     def drop(self, node: Node) -> None:
-        """End a node's connection; it does not come back."""
+        """End a node's connection for good."""
         with self._lock:
             peer = self._peers[node]
             if peer.out is not None:
@@ -258,7 +256,7 @@ class GrpcServer:
             peer.out, peer.left = None, -math.inf
 
     def send(self, node: Node, envelope: Envelope, deadline_s: float, most: int) -> bool:
-        """Send a request to a site, now or when it comes back; False if it is gone."""
+        """Send a request to a site, now or when it reconnects; False if it is gone."""
         with self._lock:
             peer = self._peers[node]
             self._numbers += 1
@@ -269,7 +267,7 @@ class GrpcServer:
             return peer.known
 
     def receive(self, seconds: float) -> Iterator[tuple[Node, Envelope | Lost]]:
-        """Replies that have come, of at most so many bytes each as was allowed, and sites that are gone."""
+        """Replies that have come, each within its size limit, and sites that are gone."""
         self.watch()
         with suppress(queue.Empty):
             node, number, came = self._done.get(timeout=min(seconds, LOOK_S))
@@ -283,13 +281,13 @@ class GrpcServer:
             yield node, Lost(GONE, sent=sent)
 
     def forget(self, node: Node, late: str = "") -> None:
-        """Wait for a site's reply no longer."""
+        """Stop waiting for a site's reply."""
         with self._lock:
             self._peers[node].begin(0)
 
     # ------------------------------------------------------------ a connection's threads
     def join(self, node: Node, process: str, number: int, have: int) -> Outgoing | None:
-        """Take a connection in the place of the node's last one; None while another process has one."""
+        """Replace the node's last connection; None while another process has one."""
         with self._lock:
             peer = self._peers[node]
             if peer.out is not None:
@@ -307,17 +305,17 @@ class GrpcServer:
             return peer.out
 
     def tells(self, node: Node, status: dict[str, Any]) -> None:
-        """Keep what a site says of itself."""
+        """Keep a site's status."""
         self._peers[node].heard, self._peers[node].status = time.time(), status
 
     def leave(self, node: Node, out: Outgoing) -> None:
-        """Forget a connection; its node may come back."""
+        """Forget a connection; its node may reconnect."""
         with self._lock:
             if (peer := self._peers[node]).out is out:
                 peer.out, peer.left = None, time.monotonic()
 
     def take(self, node: Node, out: Outgoing, message: bytes) -> None:
-        """Take a message of a reply, whose announcement comes first; refuse any other."""
+        """Take a message of a reply: first its announcement, then its chunks."""
         head = None if message[:1] == b"c" else _read(message, number=int, size=int, start=int)
         with self._lock:
             peer, whole = self._peers[node], None
@@ -392,23 +390,22 @@ class GrpcServer:
 
 # ---------------------------------------------------------------- the client's side
 class Away(DeployError):
-    """The connection to the server could not be made, or broke; it may be made later."""
+    """The connection to the server failed or broke; trying again may help."""
 
 
 class TurnedAway(DeployError):
-    """The server does not take this client, with the reason that it gives."""
+    """The server refuses this client, with a reason."""
 
 
 @dataclass(eq=False)
 class Connection:
-    """A client's connection: it is made anew whenever it breaks, and answers one request after another.
+    """A client's connection, which answers one request after another.
 
     Attributes:
         address: "host:port" of the server.
-        credentials: The client's own; asked at each connection, since certificates are renewed.
-        answer: Answers a request; it is called in a thread of its own, so that a line that breaks while it trains is
-            made anew meanwhile.
-        status: Says how the client is, for the server's status.
+        credentials: The client's own; called at each connection, since certificates are renewed.
+        answer: Answers a request, in a thread of its own, so that the connection can be renewed while it trains.
+        status: The client's status, for the server.
     """
 
     address: str
@@ -425,8 +422,8 @@ class Connection:
         """Take part until the connection ends.
 
         Raises:
-            Away: If it could not be made, or broke.
-            TurnedAway: If the server does not take this client.
+            Away: If it failed or broke.
+            TurnedAway: If the server refuses this client.
         """
         out: Outgoing = queue.SimpleQueue()
         with self._lock:
@@ -517,9 +514,12 @@ def _failed(address: str, error: grpc.RpcError) -> Away | TurnedAway:
 
 
 def certify(address: str, credentials: Credentials, request: bytes, deadline_s: float = 60.0) -> bytes:
-    """Ask the server for a certificate, as the holder of an invitation or of a certificate that is to be renewed.
+    """Request a certificate from the server, with an invitation or a certificate to be renewed.
 
-    Returns it, PEM, or nothing if the coordinator has yet to approve it; raises Away or TurnedAway, as a connection.
+    Returns it (PEM), or b"" while the coordinator has yet to approve it.
+
+    Raises:
+        Away, TurnedAway: As `Connection.serve`.
     """
     try:
         with _channel(address, credentials) as channel:
@@ -530,7 +530,7 @@ def certify(address: str, credentials: Credentials, request: bytes, deadline_s: 
 
 
 def ends(serve: Callable[[], None]) -> Iterator[Away | TurnedAway]:
-    """Make a connection again and again, for ever; yield the reason for each end."""
+    """Reconnect for ever; yield the reason of each end."""
     while True:
         try:
             serve()

@@ -42,12 +42,11 @@ from unskew.words import counted
 def open_client(
     folder: Path, client: int, num_clients: int, site: Site = Site(), home: Path | None = None
 ) -> ClientRuntime:
-    """Open a client for the experiment in a folder, in which its state/ and models/ are kept.
+    """Open a client for the experiment in a folder, which also holds its state/ and models/.
 
-    Where numbers must be agreed on that agreed.json does not have yet, it can but tell the sums of its columns.
-
-    The experiment comes from the coordinator: code that it names is imported with `allow_code` only, and what it names
-    to be read only where the site's policy has it in `paths`.
+    The experiment comes from the coordinator: its code is imported only with `allow_code`, and its paths are read only
+    if the site's policy has them in `paths`.  While agreed.json lacks numbers to agree on, the client can only send the
+    sums of its columns.
 
     Args:
         folder: Has experiment.toml.
@@ -150,9 +149,9 @@ def _not_yet(cell: int) -> ClientSetup:
 
 
 def consider(folder: Path, own_data: bool, site: Site) -> str:
-    """Refuse an experiment that a person, the policy or a lack of data forbids, before anything that it names is read.
+    """Refuse an experiment that a person, the policy or missing data forbid, before reading anything it names.
 
-    Returns why it has to wait, empty if it need not.
+    Returns the reason to wait; empty if there is none.
     """
     word, rules = text_of(folder / ANSWER), read_rules(site)
     if word == "refused":
@@ -165,14 +164,14 @@ def consider(folder: Path, own_data: bool, site: Site) -> str:
 
 
 def keep_agreed(folder: Path, envelope: Envelope) -> str:
-    """Keep the numbers agreed on that a greeting tells, for `open_client`; returns those that are kept, as JSON."""
+    """Keep the agreed numbers in a greeting for `open_client`; returns those kept, as JSON."""
     if envelope.action == "hello":
         write_atomically(folder / AGREED, json.dumps(wire.flatten(read(envelope, REQUESTS).agreed)[0]))
     return text_of(folder / AGREED)
 
 
 def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, ColumnSums]:
-    """Sums of the columns of a client's own data by which all agree on numbers; {} if it lacks none."""
+    """Sums of the columns of a client's own data, from which the clients agree on numbers; {} if none are missing."""
     task = own_task(experiment, site)
     if task.preprocess is None:
         return {}
@@ -186,7 +185,7 @@ def own_sums(experiment: Experiment, site: Site, rules: Rules) -> dict[str, Colu
 
 
 def planned(experiment: Experiment) -> list[Spending]:
-    """What the noised uploads of a whole experiment cost a client that is asked in each of its rounds."""
+    """Privacy cost of all noised uploads of an experiment, for a client asked in each round."""
     costs = []
     for _, method in run_setup.cells(experiment):
         spending = hook(method.method, "spending")
@@ -197,10 +196,10 @@ def planned(experiment: Experiment) -> list[Spending]:
 
 
 def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) -> ClientInfo:
-    """Terms that server and clients must agree on: of the experiment's file, of data, and of the network.
+    """Terms that server and clients must agree on: experiment, data and network.
 
-    The scale of images is the exponent of the power of two next to the largest absolute value: nothing else of a pixel
-    is told.  Bytes have one scale, and are standardised.
+    The scale of images is the exponent of the power of two next to the largest absolute value; no other pixel value
+    leaves.  Bytes have one scale, and are standardised.
     """
     inputs = setup.dataset.inputs
     columns = [[c.name, c.kind, list(c.features)] for c in inputs.columns]
@@ -224,12 +223,12 @@ def introduction(setup: Setup, num_clients: int, experiment: Path, own: bool) ->
 
 
 def shape_of(rows: Tensor | ByteImages) -> tuple[str, ...]:
-    """Type and shape of one of these rows, as text."""
+    """Type and shape of one row, as text."""
     return str(rows[:0].dtype).removeprefix("torch."), *map(str, rows.shape[1:])
 
 
 def own_setup(experiment: Experiment, site: Site) -> Setup:
-    """Read a client's own data, refuse what does not go with the experiment, and build the network for them."""
+    """Read a client's own data, check them against the experiment, and build the network."""
     task = own_task(experiment, site)
     setup = run_setup.prepare(replace(experiment, task=task), one_client=True)
     inputs = setup.dataset.inputs
@@ -247,7 +246,7 @@ def own_setup(experiment: Experiment, site: Site) -> Setup:
 
 
 def own_task(experiment: Experiment, site: Site) -> TaskConfig:
-    """The task on a client's own data, as it has written them; only of a CSV file can it say how."""
+    """The task on a client's own data; only for a CSV file its options may differ."""
     task = replace(experiment.task, data=site.data or "", data_dir=None)
     written = {key: getattr(site, key) for key in ("separator", "thousands", "decimal", "encoding")}
     written = {key: value for key, value in written.items() if value is not None}
@@ -268,9 +267,9 @@ def _family(kind: str) -> str:
 
 
 def account_of(source: str) -> str:
-    """SHA-256 of a participant's files: an experiment that reads other columns of them opens no new account.
+    """SHA-256 of a participant's files, which identifies its privacy account whatever columns an experiment reads.
 
-    Where the source names no files it is the hash of that name, whatever an experiment reads of it and from where.
+    If the source names no files, it is the hash of the source.
     """
     _, _, rest = source.partition(":")
     path = Path(rest).expanduser()
@@ -296,7 +295,7 @@ def _has_own_sets(task: TaskConfig) -> bool:
 
 
 def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[FederatedData]:
-    """Split the data set under every seed, among so many clients or none."""
+    """Split the data set under every seed, for this number of clients."""
     feds = [run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds]
     for seed, fed in zip(experiment.seeds, feds, strict=True):
         if fed.num_clients != num_clients:
@@ -310,8 +309,8 @@ def divided(experiment: Experiment, setup: Setup, num_clients: int) -> list[Fede
 def own_data(experiment: Experiment, setup: Setup, client: int, num_clients: int, seed: int) -> FederatedData:
     """A federation in which only this client holds examples: its training part, some of it set aside for validation.
 
-    The validation part is the latest share of its examples where their times are known; else a share, of its patients
-    where these are known, drawn evenly from those of each label.
+    Validation examples are the latest ones where times are known, else a random share of each label (of patients, if
+    known).
     """
     rows, nothing = np.arange(len(setup.dataset.labels)), np.empty(0, np.int64)
     held = [rows if c == client else nothing for c in range(num_clients)]

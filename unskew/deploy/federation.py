@@ -1,13 +1,13 @@
-"""The coordinator's folder: who belongs to the federation, and which experiments it runs.
+"""The coordinator's folder: the members of the federation, and its experiments.
 
     FEDERATION/                made by `unskew fed init`; only its owner can enter it
         authority/             ca.crt  ca.key  server.crt  server.key
-        federation.toml        where it is, and who may reach it so
+        federation.toml        its name and address
         federation.sqlite      sites, experiments, offers, events
         experiments/NAME/      experiment.toml  deployment.json  run/
 
-A command writes into the database and is done; the server looks at it twice a second.  A site's number in the table is
-its node on the network.
+Commands write into the database, which the server reads twice a second.  A site's number in the table is its node on
+the network.
 """
 
 import json
@@ -61,7 +61,7 @@ Node = int
 
 
 class FederationFolder:
-    """A federation's folder.  The database is opened for each call, so any thread and any process may make one.
+    """A federation's folder.  The database is opened for each call, so any thread or process may use one.
 
     Attributes:
         folder, keys: The folder, and the one in it with keys and certificates of authority and server.
@@ -94,7 +94,7 @@ class FederationFolder:
     # ------------------------------------------------------------ the database
     @contextmanager
     def change(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """One transaction, whole or not at all."""
+        """One transaction."""
         path = self.folder / DATABASE
         try:
             with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as db:
@@ -106,7 +106,7 @@ class FederationFolder:
             raise DeployError(f"cannot use {path}: {error}; mend that, or restore a backup") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        """Rows of a query, which waits for nobody who writes meanwhile."""
+        """Rows of a query."""
         with self.change("BEGIN") as db:
             return [dict(row) for row in db.execute(query, values)]
 
@@ -115,7 +115,7 @@ class FederationFolder:
         return next(iter(self.rows(query, *values)), None)
 
     def put(self, table: str, number: int, **values: object) -> None:
-        """Write these columns of the row with this id."""
+        """Update columns of the row with this id."""
         with self.change() as db:
             _put(db, table, number, **values)
 
@@ -131,7 +131,7 @@ class FederationFolder:
         return certificates.load_authority(self.keys)
 
     def trusted(self) -> bytes:
-        """The authorities that are trusted, PEM: the one there is, and the one that takes its place."""
+        """The trusted authorities (PEM): the current one, and its successor if there is one."""
         files = (self.keys / name for name in ("ca.crt", "next.crt"))
         return b"".join(file.read_bytes() for file in files if file.exists())
 
@@ -139,7 +139,7 @@ class FederationFolder:
         """Trust a second authority beside the first; it signs sites' certificates from now on.
 
         Returns:
-            Names of the members that have yet to renew their certificates by it.
+            Names of the members that have yet to renew their certificates.
         """
         if not (self.keys / "next.crt").exists():
             certificates.save_authority(certificates.authority(self.about.name), self.keys, "next")
@@ -149,7 +149,7 @@ class FederationFolder:
         return [row["name"] for row in behind]
 
     def drop_authority(self) -> None:
-        """Trust the second authority alone, which must lock no member out; it signs the server's certificate."""
+        """Trust the second authority alone, once all members have renewed; it signs the server's certificate."""
         if not (self.keys / "next.crt").exists():
             raise DeployError("there is no second authority; make one with unskew fed authority")
         if behind := self.change_authority():
@@ -179,12 +179,12 @@ class FederationFolder:
 
     # ------------------------------------------------------------ sites
     def invite(self, names: Iterable[str], hours: float = 48.0, ask: bool = False) -> list[Token]:
-        """Make a token for each site; one that it had before is no longer taken.
+        """Make a token for each site; a token it had before becomes invalid.
 
         Args:
-            names: Names of the sites, new ones or invited ones, or such as were removed; no members.
-            hours: Hours for which the tokens are taken.
-            ask: True if a site must be approved when it has come.
+            names: Names of new, invited or removed sites; no members.
+            hours: Hours for which the tokens are valid.
+            ask: True if a site must be approved when it joins.
         """
         tokens, until, who = [], time.time() + 3600.0 * hours, self.authority
         reached = self.about.host, self.about.port
@@ -204,15 +204,14 @@ class FederationFolder:
         return tokens
 
     def certify(self, caller: bytes, request: bytes) -> bytes:
-        """Sign a site's certificate: the first by its invitation, later ones by the certificate it has, else none.
+        """Sign a site's certificate: the first by its invitation, later ones by its current certificate.
 
         Args:
-            caller: Certificate of whoever asks, PEM; the authority has signed it.
-            request: The request, PEM.
+            caller: Certificate of the caller (PEM), signed by the authority.
+            request: The request (PEM).
 
         Returns:
-            The certificate and the authorities that are trusted (`certificates.answer`); empty if somebody has yet to
-            approve it.
+            The certificate and the trusted authorities (`certificates.answer`); empty while approval is pending.
         """
         key, valid = certificates.requested(request), timedelta(days=self.about.days)
         wanted, owner = public_bytes(key), public_key(caller)
@@ -245,7 +244,7 @@ class FederationFolder:
         return certificates.answer(signed, self.trusted(), self.authority)
 
     def approve(self, names: Iterable[str]) -> None:
-        """Let sites join that wait, or that will come; refuse others."""
+        """Let sites join that wait or will come; refuse other names."""
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
@@ -255,7 +254,7 @@ class FederationFolder:
                 _note(db, f"{name} is approved", site=name)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Take sites out, at once: their certificates and tokens are no longer taken."""
+        """Remove sites at once: their certificates and tokens become invalid."""
         for name in names:
             with self.change() as db:
                 site = self._named(db, name)
@@ -270,7 +269,7 @@ class FederationFolder:
         return dict(row)
 
     def node(self, key: bytes) -> Node | None:
-        """The number of the site whose key this is; None if it is no member."""
+        """The number of the site with this key; None if it is no member."""
         row = self.one("SELECT id FROM sites WHERE key = ? AND state = 'member'", key)
         return None if row is None else int(row["id"])
 
@@ -279,7 +278,7 @@ class FederationFolder:
         return self.rows("SELECT * FROM sites WHERE state != 'removed' ORDER BY id")
 
     def saw(self, here: Mapping[Node, "Peer"]) -> None:
-        """Keep since when sites are connected, and what they say of themselves: numbers and short texts."""
+        """Keep since when sites are connected, and their status: numbers and short texts."""
         with self.change() as db:
             db.execute("UPDATE sites SET since = NULL WHERE since IS NOT NULL")
             for node, peer in here.items():
@@ -289,14 +288,14 @@ class FederationFolder:
 
     # ------------------------------------------------------------ experiments
     def queue(self, experiment: "Experiment", options: Mapping[str, Any], sites: Sequence[str] = ()) -> str:
-        """Sign an experiment for sites and put it at the end of the queue; its name in the federation.
+        """Sign an experiment for sites and queue it; returns its name in the federation.
 
-        The same experiment for the same sites goes on where it stood, unless it is done.
+        The same experiment for the same sites is resumed, unless it is done.
 
         Args:
             experiment: The experiment.
-            options: Settings of `ServerConfig` that are not its defaults; min_clients is by default all.
-            sites: Names of the sites; by default all that are not removed.
+            options: Settings of `ServerConfig` other than the defaults; min_clients is by default all.
+            sites: Names of the sites; by default all but removed ones.
         """
         name = checked_name(experiment.name.replace(" ", "-"), "an experiment")
         from unskew.experiment.config import to_toml  # with all of PyTorch
@@ -342,14 +341,14 @@ class FederationFolder:
         return self.folder / "experiments" / name
 
     def record(self, name: str) -> Path:
-        """Folder of an experiment's run, which has begun."""
+        """Folder of the run of an experiment that has begun."""
         folder = self.experiment_folder(name) / "run"
         if not (folder / "run.json").exists():
             raise RunError(f"{name} has no results yet; unskew fed status says what it waits for")
         return folder
 
     def experiment(self, name: str | None = None) -> Row:
-        """The experiment of that name, which there must be; by default the last one."""
+        """The experiment of that name, or the last one."""
         with self.change("BEGIN") as db:
             if name is not None:
                 return self._named(db, name, "experiment")
@@ -359,24 +358,24 @@ class FederationFolder:
         return dict(row)
 
     def next(self) -> Row | None:
-        """The experiment to run now: one that was interrupted, else the first in the queue."""
+        """The experiment to run now: an interrupted one, else the first in the queue."""
         return self.one(
             "SELECT * FROM experiments WHERE state IN ('running', 'queued') ORDER BY state = 'queued', queued, id"
         )
 
     def config(self, row: Row) -> ServerConfig:
-        """Return how an experiment is run."""
+        """How an experiment is run."""
         config: ServerConfig = schema.build(ServerConfig, json.loads(row["config"]), "")
         here = {offer["site"] for offer in self.offers(row)} & {site["id"] for site in self.present()}
         return replace(config, min_clients=max(min(config.min_clients, len(here)), 1))
 
     def offers(self, row: Row) -> list[Row]:
-        """Return what sites have answered to an experiment, by client."""
+        """The sites' answers to an experiment, by client."""
         query = "SELECT offers.*, name FROM offers JOIN sites ON sites.id = site WHERE experiment = ? ORDER BY client"
         return self.rows(query, row["id"])
 
     def signed(self, row: Row) -> list[tuple[bytes, bytes]]:
-        """An experiment as it is offered to each site, with the authority's signature, by client."""
+        """The offer of an experiment to each site, with the authority's signature, by client."""
         who, offers = self.authority, self.offers(row)
         toml, own_data = text_of(self.experiment_folder(row["name"]) / EXPERIMENT), self.config(row).own_data
         return [
@@ -395,7 +394,7 @@ class FederationFolder:
                 _note(db, text, "warning" if state == "refused" else "info", name)
 
     def stop(self, name: str | None = None) -> str:
-        """Stop an experiment that runs or waits, by default the one that runs, or the first that waits; its name."""
+        """Stop an experiment, by default the running one or the first in the queue; returns its name."""
         row = self.next() if name is None else self.experiment(name)
         if row is None or row["state"] not in ("running", "queued"):
             raise DeployError(f"{'no experiment' if row is None else row['name']} is running or waiting")
@@ -408,7 +407,7 @@ class FederationFolder:
 
     # ------------------------------------------------------------ what is shown
     def status(self) -> Row:
-        """The federation as it is now: itself, its sites, its experiments.  Times are seconds since 1970."""
+        """The federation now: settings, sites, experiments.  Times are seconds since 1970."""
         served, now = self.is_served(), time.time()
         own = "name AS site, state, since, seen, version, free_bytes, error, error_at, ends"
         sites = self.rows(f"SELECT {own} FROM sites ORDER BY id")
@@ -427,7 +426,7 @@ class FederationFolder:
         }
 
     def jobs(self) -> list[Row]:
-        """Experiments in their order, each with its sites' answers."""
+        """Experiments in order, each with its sites' answers."""
         experiments = self.rows("SELECT * FROM experiments ORDER BY id")
         names = ("name", "state", "round", "rounds", "queued", "began", "ended", "reason")
         return [
@@ -436,7 +435,7 @@ class FederationFolder:
         ]
 
     def events(self, after: int = 0, site: str | None = None, last: int = EVENTS) -> list[Row]:
-        """Events after one of that number, oldest first; of one site if it is named."""
+        """Events after this number, oldest first, of one site if it is named."""
         query = "SELECT * FROM events WHERE id > ? AND (site = ? OR ? IS NULL) ORDER BY id DESC LIMIT ?"
         return self.rows(query, after, site, site, last)[::-1]
 

@@ -1,10 +1,10 @@
-"""An experiment as a guest of a federation that others operate: what `in_flower` and `in_nvflare` share.
+"""Runs an experiment in a federation of another system: what `in_flower` and `in_nvflare` share.
 
-The app or job carries an offer, which is the experiment's TOML and the settings of `ServerConfig`, and no code: server
-and sites have unskew already, and say themselves which data and which code of their own it may use.  Who may start it,
-and how a site proves who it is, is the other system's matter.
+The app or job carries an offer, which is the experiment's TOML and the settings of `ServerConfig`, and no code: unskew
+is installed at server and sites, which decide on the data and code it may use.  The other system decides who may start
+it, and authenticates sites.
 
-    $XDG_STATE_HOME/unskew/guests/HASH/    HASH is that of the offer, so that the same offer goes on where it stopped
+    $XDG_STATE_HOME/unskew/guests/HASH/    HASH is that of the offer, so that the same offer is resumed
         server/run/                        the record, as of any run
         client-N/                          what the site keeps: state/, models/, audit.jsonl; `answer`
 """
@@ -33,19 +33,19 @@ from unskew.runtime.policy import ServerConfig
 
 
 def offered(experiment: Experiment, clients: int, min_clients: int = 0, **settings: Any) -> dict[str, Any]:
-    """An offer of an experiment to so many sites, as an app or a job carries it.
+    """An offer of an experiment, as an app or a job carries it.
 
     Args:
         experiment: The experiment.
         clients: Number of sites.
-        min_clients: Number of them that must be there before a round; 0 stands for all.
-        settings: Others of `ServerConfig`.  Without own_data = False every site must name data of its own.
+        min_clients: Number of them needed before a round; 0 for all.
+        settings: Others of `ServerConfig`.  Unless own_data = False, every site must name data of its own.
     """
     return {"experiment": to_toml(experiment), **asdict(ServerConfig(clients, min_clients or clients, **settings))}
 
 
 def run(transport: Transport, offer: Mapping[str, Any], allow_code: bool) -> Path:
-    """Run an offer on the sites that `transport` reaches, or continue its run; the folder of the record.
+    """Run or resume an offer on the sites that `transport` reaches; returns the folder of the record.
 
     Args:
         transport: Reaches the sites.
@@ -61,7 +61,7 @@ def run(transport: Transport, offer: Mapping[str, Any], allow_code: bool) -> Pat
 
 
 def opened(offer: Mapping[str, Any], client: ClientId, site: Site, request: Envelope) -> ClientRuntime:
-    """Open a site's client for an offer, of which this is a request, if its own policy and data allow it."""
+    """A site's client for an offer, if its own policy and data allow it; `request` is the first request."""
     rules, config, folder = read_rules(site), _config(offer), _folder(offer, f"client-{client}")
     if rules.policy.coordinator is not None:
         raise ConfigError(f"nobody signs an app or a job, and {rules.where} asks for a coordinator's signature")
@@ -78,9 +78,9 @@ def _opened(folder: Path, client: ClientId, clients: int, site: Site, agreed: st
 
 
 def answer(open_it: Callable[[Envelope], ClientRuntime], data: object) -> bytes:
-    """Answer an encoded request, whatever it is, as the client that `open_it` opens.
+    """Answer an encoded request as the client that `open_it` opens.
 
-    Why it cannot be opened is for the site's own log: the server is told the kind of error alone.
+    If it cannot be opened, the server gets the kind of error only; the reason is in the site's log.
     """
 
     def answered(envelope: Envelope) -> Envelope:
@@ -94,7 +94,7 @@ def answer(open_it: Callable[[Envelope], ClientRuntime], data: object) -> bytes:
 
 
 def folder_of(offer: Mapping[str, Any]) -> Path:
-    """Folder on this machine for all that an offer leads to."""
+    """Folder on this machine for the files of an offer."""
     whole = json.dumps(dict(offer), sort_keys=True)  # Flower hands the settings out in any order
     return own_state() / "guests" / hashlib.sha256(whole.encode()).hexdigest()[:16]
 

@@ -1,14 +1,14 @@
-"""An experiment as an app of Flower, in a federation that others operate with SuperLink and SuperNodes.
+"""Runs an experiment as a Flower app, on SuperLink and SuperNodes.
 
     write_app(experiment, Path("app"), clients=3)                       then:  flwr run app CONNECTION
     flower-supernode ... --node-config 'partition-id=0 data="csv:/srv/own.csv"'
 
-The app holds a pyproject.toml and no code: its two components are names in this module, so unskew is installed where
-ServerApp and ClientApps run.  `partition-id` is the site's number, counted from 0; the other keys of its node config
-are those of `Site`, and what the site does not name is not read.  Flower starts a process for each message, which opens
-the site's data anew; what a site remembers is in files.  One message carries one envelope, as an array of bytes.
+The app is a pyproject.toml without code; its two components are in this module, so unskew must be installed where
+ServerApp and ClientApps run.  `partition-id` is the site's number from 0; the other keys of the node config are those
+of `Site`.  Flower starts a process for each message, so the site's memory is in files.  One message carries one
+envelope, as an array of bytes.
 
-Flower knows the sites, and their numbers are what they say.  A reply is in memory before its size is looked at.
+Flower authenticates the sites, which state their own numbers.  The size of a reply is checked once it is in memory.
 """
 
 import time
@@ -41,7 +41,7 @@ ENVELOPE, NUMBER, NOBODY = "envelope", "partition-id", -1
 
 
 def write_app(experiment: Experiment, folder: Path, clients: int, **settings: Any) -> Path:
-    """Write the folder of an app that runs an experiment on so many sites; `settings` are those of an offer."""
+    """Write the folder of an app that runs an experiment on `clients` sites; `settings` are those of an offer."""
     components = {"serverapp": f"{__name__}:server_app", "clientapp": f"{__name__}:client_app"}
     app = {"publisher": "unskew", "components": components, "config": guest.offered(experiment, clients, **settings)}
     project = {"name": "unskew-experiment", "version": "1.0.0", "license": "Apache-2.0"}
@@ -55,16 +55,16 @@ def write_app(experiment: Experiment, folder: Path, clients: int, **settings: An
 
 # ---------------------------------------------------------------- messages
 def content_of(data: bytes, number: int = NOBODY) -> RecordDict:
-    """An encoded envelope as the content of a message; raw bytes, as a header of NumPy's format would name a size.
+    """An encoded envelope as the content of a message; raw bytes, since a NumPy header could claim any size.
 
-    An answer has the number of its site, by which the server knows whom it reaches there; b"" asks for nothing else.
+    An answer has the number of its site, by which the server knows whom it reaches; b"" asks only for that.
     """
     envelope = ArrayRecord({ENVELOPE: Array("uint8", (len(data),), "bytes", data)})
     return RecordDict({ENVELOPE: envelope, NUMBER: ConfigRecord({NUMBER: number})})
 
 
 def entry_of(message: Message, name: str) -> Any:
-    """The only entry of this record in a message from elsewhere; None if there is none."""
+    """The only entry of this record in a message; None if there is none."""
     try:
         return message.content[name][name]
     except Exception:  # Flower checks a record when it is looked at
@@ -73,7 +73,7 @@ def entry_of(message: Message, name: str) -> Any:
 
 # ---------------------------------------------------------------- the server's side
 class GridTransport:
-    """A transport over Flower's Grid: messages are pushed together, and replies looked for at short intervals."""
+    """A transport over Flower's Grid: pushes messages together, and pulls replies at short intervals."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -82,7 +82,7 @@ class GridTransport:
         self._waiting: dict[str, tuple[ClientId, int]] = {}  # by message
 
     def clients(self) -> set[ClientId]:
-        """Clients that are connected, as far as Flower knows: one that died is listed for up to a minute."""
+        """Clients that are connected, according to Flower: a dead one is listed for up to a minute."""
         here, now = {*self.grid.get_node_ids()}, time.monotonic()
         self._numbers = {node: number for node, number in self._numbers.items() if node in here}
         # One that has not said who is there is another's, or is mended and comes back as a new one.
@@ -106,7 +106,7 @@ class GridTransport:
         return bool(identity)
 
     def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
-        """Pull replies; one that is larger than it may be is dropped."""
+        """Pull replies; those above their size limit are dropped."""
         try:
             replies = list(self.grid.pull_messages(list(self._waiting)))
         except Exception as error:  # its errors have no common class; replies may come at the next look
@@ -120,7 +120,7 @@ class GridTransport:
             time.sleep(min(LOOK_S, seconds))
 
     def forget(self, client: ClientId, late: str = "") -> None:
-        """Look for a client's reply no longer."""
+        """Stop looking for a client's reply."""
         self._waiting = {identity: waiting for identity, waiting in self._waiting.items() if waiting[0] != client}
 
 
@@ -140,7 +140,7 @@ server_app = ServerApp()
 
 
 def serve(grid: Grid, context: Context) -> None:
-    """Run the app's experiment on the sites that Flower connects.  Any app may run code here, so its own may, too."""
+    """Run the app's experiment on the sites that Flower connects; code that it names may be imported."""
     show()
     guest.run(GridTransport(grid), context.run_config, allow_code=True)
 

@@ -1,14 +1,14 @@
-"""An experiment as a job of NVFlare, in a federation that others operate.
+"""Runs an experiment as a job of NVFlare.
 
     write_job(experiment, Path("job"), ["site-1", "site-2"])            then:  nvflare job submit -j job
     "class_allow_list": [..., "unskew.deploy.in_nvflare"]               in resources.json of server and sites, once
     data = "csv:/srv/own.csv"                                           in unskew.toml beside it, at a site
 
-The job holds settings and no code: unskew is installed at server and sites, whose operators allow this module.  The
-list of sites numbers them.  `unskew.toml` has the keys of `Site`, and what the site does not name is not read; at the
-server `allow_code` counts.  Requests are tasks, so that filters and audit of both sides see them; one holds an envelope
-as bytes.  A reply is in memory before its size is looked at.  NVFlare starts a job's process at each site once, when it
-sends the job out (JobRunner._start_run): a site that was restarted comes back to the next job, not to this one.
+The job has settings and no code: unskew is installed at server and sites, whose operators allow this module.  The list
+of sites numbers them.  `unskew.toml` has the keys of `Site`; at the server only `allow_code` counts.  Requests are
+tasks with an envelope as bytes, so that filters and audit see them.  The size of a reply is checked once it is in
+memory.  NVFlare starts a job's process at each site once (JobRunner._start_run): a restarted site takes part in the
+next job only.
 """
 
 import functools
@@ -64,7 +64,7 @@ def write_job(experiment: Experiment, folder: Path, sites: Sequence[str], **sett
 
 
 def site_of(fl_ctx: Any) -> Site:
-    """The settings that whoever operates this machine has written beside its resources.json."""
+    """The settings in unskew.toml beside this machine's resources.json."""
     path = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SETTINGS
     return read_settings(path, Site) if path.exists() else Site()
 
@@ -79,7 +79,7 @@ class TaskTransport:
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def clients(self) -> set[ClientId]:
-        """Places in the list of the sites whose process for this job is alive, as far as NVFlare knows."""
+        """Indices of the sites whose process for this job is alive, according to NVFlare."""
         self._check()
         here = {c.name for c in self.fl_ctx.get_engine().get_clients()}
         gone = self.controller.get_client_disconnect_time
@@ -108,7 +108,7 @@ class TaskTransport:
                 yield client, _reply(result, task.props[MOST])
 
     def forget(self, client: ClientId, late: str = "") -> None:
-        """Take a site's task away."""
+        """Cancel a site's task."""
         if (task := self._tasks.pop(client, None)) is not None:
             self.controller.cancel_task(task)
 

@@ -1,4 +1,4 @@
-"""A site takes part: it answers the server, whichever experiment it asks about, as its own policy allows."""
+"""A site that takes part: it answers the server's requests, as its own policy allows."""
 
 import hashlib
 import shutil
@@ -32,7 +32,7 @@ TOLD_AGAIN_S = 60.0
 
 
 class Resident:
-    """Answers the server, whichever experiment it asks about.
+    """Answers the server's requests for all experiments.
 
     Args:
         folder: The site's folder.
@@ -46,7 +46,7 @@ class Resident:
         self._open: tuple[tuple[str, str], ClientRuntime] | None = None
 
     def status(self) -> dict[str, Any]:
-        """State of the site, for the server's status: version, free disk."""
+        """Version and free disk, for the server's status."""
         self.away = ""
         self.vitals.connected.set(1)
         self.vitals.contact.labels("server").set_to_current_time()
@@ -55,7 +55,7 @@ class Resident:
         return {"library": __version__, "disk": shutil.disk_usage(self.folder).free}
 
     def renew(self) -> None:
-        """Renew the site's certificate in time; connections made from then on have it."""
+        """Renew the site's certificate in time; later connections use it."""
         if certificates.is_due(self.folder / "site.crt"):
             request = certificates.request(certificates.load_key(self.folder / "site.key"))
             try:
@@ -67,7 +67,7 @@ class Resident:
                 self.failed(DeployError(f"the certificate ends on {at:%Y-%m-%d}: {error}"))
 
     def answer(self, envelope: Envelope) -> Envelope:
-        """Reply to a request; whatever is wrong with it, there is a reply."""
+        """Reply to a request; errors become replies, too."""
         greeted = None
         try:
             head = read(envelope, REQUESTS)
@@ -91,7 +91,7 @@ class Resident:
         return reply
 
     def failed(self, error: Exception) -> str:
-        """Write an error into the site's log, unless it was the last; returns what the server may know of it."""
+        """Log an error, unless it is the same as the last; returns what the server may know of it."""
         if (text := printable(reason_of(error, self.folder))) != self._said:
             self._said = text
             self.say(text)
@@ -117,7 +117,7 @@ class Resident:
         return offer
 
     def record(self, offer: Offer, reply: Envelope) -> None:
-        """Write the answer to an offer beside it, into the audit log and the site's own log, once."""
+        """Write the answer to an offer beside it, into the audit log and the site's log, once."""
         state = {"hello": "accepted", "waiting": "waits"}.get(reply.action, "refused")
         reason = "" if state == "accepted" else printable(read(reply, REPLIES).reason)
         outcome = f"{state}{f': {reason}' if reason else ''}"
@@ -129,21 +129,21 @@ class Resident:
             write_atomically(self.place(offer) / OUTCOME, outcome)
 
     def kept(self, run: str) -> Offer:
-        """The offer of a run, which was checked when it came; there must be one."""
+        """The verified offer of a run, which must exist."""
         for path in self.folder.glob(OFFERS):
             if (offer := Offer.read(read_bytes(path, MOST))).run == run:
                 return offer
         raise WireError("this site takes no part in that run")
 
     def place(self, offer: Offer) -> Path:
-        """Folder of an offer; another run of that name has it already, perhaps."""
+        """Folder of an offer; an earlier run may have the same name."""
         named = self.folder / "experiments" / offer.name
         if (named / OFFER).exists() and Offer.read(read_bytes(named / OFFER, MOST)).run != offer.run:
             return named.with_name(f"{offer.name}-{offer.run[:8]}")
         return named
 
     def opened(self, offer: Offer, request: Envelope) -> ClientRuntime:
-        """Open the client of an experiment that was accepted, with the site's own data, for a request of it."""
+        """The client of an accepted experiment, with the site's own data."""
         place = self.place(offer)
         which = offer.run, keep_agreed(place, request)
         if self._open is None or self._open[0] != which:
@@ -158,15 +158,16 @@ class Resident:
 
 
 def start(folder: Path, say: Say, status_port: int | None = None) -> None:
-    """Run a site until it is stopped; a connection that breaks is made anew.
+    """Run a site until it is stopped; broken connections are renewed.
 
     Args:
         folder: The site's folder.
         say: Called with a line when something happens.
-        status_port: Port on loopback that answers a monitor; by default none does.
+        status_port: Port on loopback for a monitor; by default none.
 
     Raises:
-        DeployError, ConfigError: If it could never take part: its folder, its token, its key, the server's certificate.
+        DeployError, ConfigError: If it can never take part: because of its folder, token, key, or the server's
+            certificate.
     """
     site = read_settings(folder / "site.toml", Site)
     at, trusted = address(site), list(map(fingerprint, certificates.load_all(folder / "ca.crt")))

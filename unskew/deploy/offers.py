@@ -1,4 +1,4 @@
-"""A coordinator's word to sites: a token that lets one join, and an experiment with the authority's signature."""
+"""What a coordinator gives to sites: a token to join with, and signed experiments."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ MOST = 1 << 22
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return a name that can be a folder's; refuse any other."""
+    """The name, if it can be a folder's; others are refused."""
     if NAME.fullmatch(name) is None:
         raise DeployError(f"{what} is called by letters, digits, and . _ + - between them, got {name[:80]!r}")
     return name
@@ -31,11 +31,11 @@ def checked_name(name: str, what: str) -> str:
 # ---------------------------------------------------------------- tokens
 @dataclass(frozen=True)
 class Token:
-    """An invitation of one site, good for one certificate.
+    """An invitation of one site, valid for one certificate.
 
     Attributes:
         site: Name of the site.
-        host, port: Where the server is reached.
+        host, port: Address of the server.
         authority: Certificate of the federation's authority, PEM.
         certificate, key: The invitation's own, PEM.
     """
@@ -53,7 +53,7 @@ class Token:
 
     @classmethod
     def read(cls, text: str) -> "Token":
-        """Read what `unskew fed invite` printed; refuse what is no token."""
+        """Read what `unskew fed invite` printed; anything else is refused."""
         try:
             data = base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
             packed = zlib.decompressobj()
@@ -69,7 +69,7 @@ class Token:
         return token
 
     def save(self, folder: Path, trust: bool = True) -> None:
-        """Write invitation.crt and invitation.key, and ca.crt if its authority is to be trusted from now on."""
+        """Write invitation.crt and invitation.key, and with `trust` the authority's certificate to ca.crt."""
         if trust:
             write_atomically(folder / "ca.crt", self.authority)
         write_atomically(folder / "invitation.crt", self.certificate)
@@ -79,14 +79,14 @@ class Token:
 # ---------------------------------------------------------------- experiments
 @dataclass(frozen=True)
 class Offer:
-    """An experiment as it is offered to one site.
+    """An experiment offered to one site.
 
     Attributes:
         name: Name of the experiment in the federation.
         site: Name of the site.
         run: Random name of the run.
-        client, clients: Number of the site in the experiment, from 0, and how many there are.
-        own_data: Every site has data of its own; else one without takes its part of the experiment's split.
+        client, clients: Number of the site in the experiment, from 0, and the number of sites.
+        own_data: True if every site must have data of its own; else a site without uses its part of the split.
         toml: The experiment.
     """
 
@@ -105,7 +105,7 @@ class Offer:
 
     @classmethod
     def read(cls, data: bytes) -> "Offer":
-        """Read an offer, whose signature was checked; refuse what is none."""
+        """Read an offer whose signature was checked; anything else is refused."""
         try:
             offer: Offer = schema.build(cls, json.loads(data), "")
             checked_name(offer.name, "an experiment")

@@ -23,12 +23,12 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Parity:
-    """One method's two runs side by side, all seeds together.
+    """One method's two runs, all seeds together.
 
     Attributes:
         method: Its label.
-        max_abs_diff: Largest difference between final global models and between metrics; infinite if one run has
-            something that the other lacks.
+        max_abs_diff: Largest difference between final global models and between metrics; infinite if something is
+            missing in one run.
         bytes_equal: True if the ledgers have the same transfers with the same bytes, row by row.
     """
 
@@ -42,13 +42,13 @@ class Parity:
         return self.max_abs_diff <= TOLERANCE and self.bytes_equal
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `fed try --check-parity --json` prints; JSON has no infinity."""
+        """What `fed try --check-parity --json` prints; infinity becomes null."""
         table = asdict(self)
         return table if math.isfinite(self.max_abs_diff) else {**table, "max_abs_diff": None}
 
 
 def simulate(experiment: Experiment, folder: Path, callback: Observer | None = None) -> Path:
-    """Simulate the same experiment in this process, one client after another; the run's folder."""
+    """Simulate the same experiment in this process, one client after another; returns the run's folder."""
     alone = replace(experiment, runtime=replace(experiment.runtime, executor="sequential"), track=())
     done = complete(alone, folder, callback)
     require_none_diverged(done.summary.get("diverged", ()))  # as the run over a network, which it ends
@@ -56,7 +56,7 @@ def simulate(experiment: Experiment, folder: Path, callback: Observer | None = N
 
 
 def comparable(experiment: Experiment) -> None:
-    """Refuse an experiment that no simulation can repeat, since clients draw noise from secrets of their own."""
+    """Refuse an experiment that cannot be simulated with the same numbers, since clients draw secret noise."""
     labels = [m.label for m in experiment.methods if hook(m.method, "uses_private_randomness")]
     if labels:
         raise ConfigError(
@@ -66,7 +66,7 @@ def comparable(experiment: Experiment) -> None:
 
 
 def compare(deployed: Path, simulated: Path) -> list[Parity]:
-    """Compare two runs that are done, method by method."""
+    """Compare two finished runs, method by method."""
     for folder in (deployed, simulated):
         require_done(folder)
     gaps = []

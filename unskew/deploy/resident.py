@@ -1,4 +1,4 @@
-"""The resident server of a federation: keeps the connections, runs one experiment after another, waits for the next."""
+"""The server of a federation: keeps connections, and runs one experiment after another."""
 
 import shutil
 import time
@@ -35,11 +35,11 @@ SEEN_S = 5.0
 
 
 class Stopped(RunError):
-    """Somebody has asked that an experiment stops."""
+    """A user has asked to stop an experiment."""
 
 
 class Watch:
-    """Looks at the database now and then, whoever waits: for sites that were removed, and for an experiment to stop."""
+    """Looks at the database now and then: for sites that were removed, and for an experiment to stop."""
 
     def __init__(self, federation: FederationFolder, hub: GrpcServer, look: Callable[[], None]) -> None:
         self.federation, self.hub, self.look, self.vitals = federation, hub, look, Vitals()
@@ -50,7 +50,7 @@ class Watch:
         hub.watch = self
 
     def __call__(self) -> None:
-        """Look, unless it was done a moment ago; raises Stopped if the experiment that runs is to stop."""
+        """Look, unless it was done a moment ago; raises Stopped if the running experiment is to stop."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return
@@ -68,7 +68,7 @@ class Watch:
             raise Stopped("stopped by request")
 
     def measure(self, here: Mapping[Node, Peer]) -> None:
-        """Set the numbers that a monitor reads of sites and certificates."""
+        """Set the numbers for a monitor: sites and certificates."""
         self.vitals.connected.set(len(here))
         keys = self.federation.keys
         left = {"server": certificates.days(keys / "server.crt"), "authority": certificates.days(keys / "ca.crt")}
@@ -87,11 +87,11 @@ class Watch:
 
 
 class RunningJob(server.LogCallback):
-    """An experiment that runs: its sites' network, where a greeting carries the signed offer, and its progress.
+    """A running experiment: the transport to its sites, whose greeting carries the signed offer, and its progress.
 
     Attributes:
         names: Names of the sites, by client.
-        members: Clients that are members of the federation; one that was removed takes no part.
+        members: Clients that are members of the federation; removed ones take no part.
     """
 
     def __init__(self, watch: Watch, row: Row, say: Say) -> None:
@@ -121,7 +121,7 @@ class RunningJob(server.LogCallback):
         return sent
 
     def receive(self, seconds: float) -> Iterator[tuple[ClientId, Envelope | Lost]]:
-        """Replies that have come, or why there is none; what a site refuses is kept beside it."""
+        """Replies that have come, or the reasons why not."""
         for node, came in self.watch.hub.receive(seconds):
             if (client := self._clients.get(node)) not in self._asked:
                 continue  # an experiment that was stopped had asked
@@ -134,7 +134,7 @@ class RunningJob(server.LogCallback):
             yield client, came
 
     def forget(self, client: ClientId, late: str = "") -> None:
-        """Wait for a client's reply no longer."""
+        """Stop waiting for a client's reply."""
         self.watch.hub.forget(self._nodes[client])
         if late:
             self._lost(client, late)
@@ -153,7 +153,7 @@ class RunningJob(server.LogCallback):
             self.federation.put("sites", self._nodes[client], error=reason, error_at=time.time())
 
     def ended_round(self, cell: Cell) -> None:
-        """Say how far the experiment is, now and then."""
+        """Log the progress now and then."""
         now = time.monotonic()
         self.vitals.rounds.labels(self.row["name"]).inc()
         self.vitals.seconds.labels(self.row["name"]).inc(now - self._ended)
@@ -173,16 +173,16 @@ def serve(
     look: Callable[[], None] = lambda: None,
     status_port: int | None = None,
 ) -> None:
-    """Serve a federation until it is stopped (Interrupted), or until the experiment called `only` has ended.
+    """Serve a federation until it is stopped (Interrupted), or until the experiment `only` has ended.
 
     Args:
         federation: The federation.
-        say: Called with a line when something happens; it is an event, too.
-        only: The experiment with which it ends.
-        force: Go on with experiments although versions or machine have changed.
+        say: Called with a line when something happens, which is also stored as an event.
+        only: The experiment to end with.
+        force: Resume experiments although versions or machine have changed.
         listen: Address to listen at; by default the federation's own.
-        look: Called twice a second, too; what it raises ends the experiment.
-        status_port: Port on loopback that answers a monitor; by default none does.
+        look: Called twice a second, too; an error it raises ends the experiment.
+        status_port: Port on loopback for a monitor; by default none.
     """
 
     def note(text: str) -> None:
@@ -217,7 +217,7 @@ def serve(
 
 
 def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
-    """Run an experiment to its end, which the database then has, whatever it is."""
+    """Run an experiment to its end, and store the outcome in the database."""
     federation = watch.federation
     folder = federation.experiment_folder(row["name"])
     federation.put("experiments", row["id"], state="running", stop=0, began=row["began"] or time.time())
@@ -246,14 +246,14 @@ def run(watch: Watch, row: Row, say: Say, force: bool = False) -> None:
 
 
 def wrong(federation: FederationFolder) -> str:
-    """Say what is wrong with a server that runs; empty if nothing is."""
+    """What is wrong with a running server; empty if nothing is."""
     if shutil.disk_usage(federation.folder).free < LEAST_BYTES:
         return "the disk is nearly full"
     return "the authority's certificate has expired" if certificates.days(federation.keys / "ca.crt") < 0 else ""
 
 
 def renew(federation: FederationFolder) -> None:
-    """Sign a new certificate for the server when its own ends soon, for new connections; refuse one that is no good."""
+    """Renew the server's certificate when it ends soon; refuse an invalid one."""
     keys = federation.keys
     certificates.check_private(keys / "ca.key")
     if certificates.is_due(keys / "server.crt"):

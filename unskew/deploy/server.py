@@ -1,4 +1,4 @@
-"""Runs an experiment on the clients that a transport reaches, whatever network that is."""
+"""Runs an experiment on the clients that a transport reaches."""
 
 import functools
 import hashlib
@@ -65,22 +65,22 @@ def serve(
     run: str = "",
     names: tuple[str, ...] = (),
 ) -> loop.RunResult:
-    """Run the experiment of a folder on the clients that `transport` reaches, or continue its run.
+    """Run or resume the experiment of a folder on the clients that `transport` reaches.
 
     Args:
         transport: The network.
         folder: Has experiment.toml; beside it are written deployment.json and run/, the run's folder.
-        config: Number of clients, deadlines and bounds.
-        callback: Sees every round; by default the log has them.
-        force: That of `loop.resume`.
+        config: Number of clients, deadlines and limits.
+        callback: Watches the run; by default it is logged.
+        force: As in `loop.resume`.
         clients: Clients that may take part; by default all.
-        run: Random name of the run, by which clients know it; by default one is drawn.
-        names: Names of the clients, for results of data of their own.
+        run: Random name of the run, known to the clients; by default one is drawn.
+        names: Names of the clients, if they have data of their own.
 
     Raises:
         ConfigError, DataError: If the experiment cannot be used.
         QuorumError: If too few clients are connected, or reply.
-        RunError: If the run cannot be continued.
+        RunError: If the run cannot be resumed.
     """
     callback = callback or LogCallback(log)
     number, place = config.num_clients, folder / "run"
@@ -134,7 +134,7 @@ def serve(
 def agreed(
     rules: Preprocess, deployment: "DeploymentState", names: Sequence[str], met: Callable[[], Membership], note: Note
 ) -> Preprocess:
-    """The rules with the numbers that the clients agree on, of whom each tells the sums of its own columns, once."""
+    """The rules with the numbers that the clients agree on, from sums of columns that each client sends once."""
     if not deployment.sums:
         first = met()
         first.wait(first.config.min_clients, first.config.wait_s)
@@ -150,7 +150,7 @@ def agreed(
 
 
 def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
-    """A data set without examples, of the classes and shapes that most clients say theirs have."""
+    """A data set without examples, with the classes and shapes that most clients report."""
     most, _ = Counter((info.classes, info.input, info.target) for info in clients).most_common(1)[0]
     outputs, (x, y) = most[0], map(_zeros, most[1:])
     form = tasks.kind_of(task.kind).targets
@@ -171,9 +171,9 @@ def _zeros(shape: tuple[str, ...]) -> Tensor:
 
 
 def at_server(experiment: Experiment, config: ServerConfig) -> Experiment:
-    """The experiment as the server prepares it: on the CPU, where replies arrive; only clients train.
+    """The experiment as the server prepares it: on the CPU, since only clients train.
 
-    Where clients have own data, its images are all for testing.
+    Where clients have their own data, the server's images are for testing only.
     """
     task = experiment.task
     if config.own_data and task.data.partition(":")[0] == "images":
@@ -198,7 +198,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
 
 
 def check_split(experiment: Experiment, number: int) -> None:
-    """Refuse an experiment that cannot be deployed, or whose own split is not for so many sites."""
+    """Refuse an experiment that cannot be deployed, or whose own split is for another number of sites."""
     refuse_undeployable(experiment)
     divided(experiment, run_setup.prepare(experiment), number)
 
@@ -206,14 +206,14 @@ def check_split(experiment: Experiment, number: int) -> None:
 # ---------------------------------------------------------------- state that outlives a server
 @dataclass
 class DeploymentState:
-    """State that a restarted server needs from those before it: deployment.json.
+    """State that outlives the server: deployment.json.
 
     Attributes:
-        config: Fingerprint of the experiment, wherever its data lie.
+        config: Fingerprint of the experiment, without the place of its data.
         run: Random name of the run, under which clients store their memory.
         clients: Each client's introduction when it first connected.
         begun: By cell, the number of rounds that were begun.
-        data: SHA-256 of the data that servers before this one read; "" if there was none.
+        data: SHA-256 of the data that the first server read; "" if there were none.
         sums: By client, of its columns, where numbers were agreed on.
     """
 
@@ -227,7 +227,7 @@ class DeploymentState:
 
     @classmethod
     def open(cls, path: Path, config: str, run: str = "") -> "DeploymentState":
-        """Read the state of a deployment of this experiment; `run` is its name if it has none yet."""
+        """Read the state of a deployment of this experiment; `run` names a new one."""
         state = cls(config, run or secrets.token_hex(8))
         if path.exists():
             try:
@@ -242,7 +242,7 @@ class DeploymentState:
         return state
 
     def count(self, cell: int) -> int:
-        """Record that a round of a cell begins, before anything of it leaves; return how many have."""
+        """Record that a round of a cell begins, before any request leaves; returns how many have begun."""
         self.begun[cell] = self.begun.get(cell, 0) + 1
         self.save()
         return self.begun[cell]
@@ -261,7 +261,7 @@ class OverNetwork(run_setup.Backend):
         ready: Data set, network and device of the server, which evaluates the global model.
         membership: Clients that are connected.
         deployment: State that outlives this server.
-        names: Names of clients with data of their own; empty if there are none.
+        names: Names of clients with their own data; empty if there are none.
     """
 
     ready: Setup
@@ -271,11 +271,11 @@ class OverNetwork(run_setup.Backend):
     remote: ClassVar[bool] = True
 
     def prepare(self, experiment: Experiment) -> Setup:
-        """Return what all methods and seeds share."""
+        """The parts that all methods and seeds share."""
         return self.ready
 
     def divide(self, experiment: Experiment, setup: Setup, seed: int) -> FederatedData:
-        """Split the data as the clients do; clients with data of their own hold nothing that is known here."""
+        """Split the data as the clients do; clients with their own data have none here."""
         if not self.membership.config.own_data:
             return run_setup.divide(experiment, setup.dataset, seed)
         number = self.membership.config.num_clients
@@ -285,7 +285,7 @@ class OverNetwork(run_setup.Backend):
     def check_method(
         self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
     ) -> None:
-        """Refuse what the first round would refuse, as far as that can be told without the clients' data."""
+        """Raise the errors of a first round that can be seen without the clients' data."""
         run_setup.played(experiment, method, experiment.seeds[0], self.membership.config.num_clients, simulated=False)
         run_setup.check_method(experiment, method, setup, feds)
 
@@ -328,21 +328,21 @@ class OverNetwork(run_setup.Backend):
 
 
 class LogCallback(Observer):
-    """Says how a run goes on, for the server's log."""
+    """Logs the progress of a run."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
 
     def start(self, cell: Cell) -> None:
-        """Say which method begins or goes on."""
+        """Log which method begins or is resumed."""
         done = f", after round {cell.round}" if cell.round else ""
         self.say(f"{cell.experiment.name}: {cell.method.label}, seed {cell.seed}{done}")
 
     def ended_round(self, cell: Cell) -> None:
-        """Say how far a run is."""
+        """Log the progress."""
         place = f"{cell.method.label}, seed {cell.seed}: round {cell.round} of {cell.experiment.rounds}"
         self.say(f"{place}  {evaluated(cell)}".rstrip())
 
     def note(self, text: str) -> None:
-        """Say it."""
+        """Log the note."""
         self.say(text)

@@ -1,4 +1,4 @@
-"""Settings of a federation: how an experiment is run, and what a site says of itself."""
+"""Settings of a federation and of a site."""
 
 import os
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ def text_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """A federation's own settings: federation.toml of its folder.
+    """A federation's settings: federation.toml of its folder.
 
     Attributes:
         name: Name of the federation.
         host, port: Where sites reach the server.
         listen: Address at which it listens, on the same port.
-        names: More host names and addresses under which the server is reached.
-        days: Days for which certificates of server and sites are valid; they are renewed in time.
+        names: More host names and addresses of the server.
+        days: Validity of certificates of server and sites, days; they are renewed in time.
     """
 
     name: str = "federation"
@@ -43,16 +43,16 @@ class About:
 
 @dataclass(frozen=True)
 class Site:
-    """A site's own settings: site.toml of its folder.  Nothing that the coordinator sends can give them.
+    """A site's settings: site.toml of its folder.  The coordinator cannot change them.
 
     Attributes:
-        data: Its own data, in the syntax of `task.data`.  None takes its part of an experiment's split.
-        separator, thousands, decimal, encoding: How its CSV file is written, where it is not as the experiment says.
+        data: Its own data, in the syntax of `task.data`.  None uses its part of an experiment's split.
+        separator, thousands, decimal, encoding: Format of its CSV file, where it differs from the experiment's.
         data_dir: Folder of named data sets; by default $UNSKEW_DATA.
         allow_code: Import code that an experiment names.
         policy: File of its policy; by default that of the user's own settings.
         name: Name of the site in the federation.
-        host, port: Where the federation's server is reached.
+        host, port: Address of the federation's server.
     """
 
     data: str | None = None
@@ -69,14 +69,14 @@ class Site:
 
     @property
     def place(self) -> str | None:
-        """The path, or the hub: name, of its data; None of a named set, and without data."""
+        """The path, or hub: name, of its data; None for a named set, or without data."""
         if (path := path_in(self.data or "")) is not None:
             return str(path)
         return self.data if self.data is not None and self.data.startswith("hub:") else None
 
 
 def address(of: About | Site, host: str = "") -> str:
-    """Where a federation's server is reached, in one word, or where it listens."""
+    """HOST:PORT of a federation's server, or of `host`."""
     host = host or of.host
     return f"[{host}]:{of.port}" if ":" in host else f"{host}:{of.port}"
 
@@ -96,18 +96,18 @@ def absolute(source: str) -> str:
 
 
 def is_elsewhere(source: str) -> bool:
-    """True if a data source names a file that is not on this machine."""
+    """True if a data source names a file that does not exist on this machine."""
     path = path_in(source)
     return path is not None and not path.exists()
 
 
 def own_state() -> Path:
-    """Folder of this user in which sites lie, and what must outlive them."""
+    """Folder of this user for sites and for what outlives them."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "unskew"
 
 
 def read_rules(site: Site = Site()) -> Rules:
-    """Read a site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings."""
+    """A site's policy: its own, that of $UNSKEW_POLICY, or unskew/policy.toml in the user's own settings."""
     named = site.policy or os.environ.get("UNSKEW_POLICY")
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "unskew"
     path = Path(named or folder / "policy.toml").expanduser().absolute()
@@ -119,14 +119,14 @@ def read_rules(site: Site = Site()) -> Rules:
 
 
 def account(rules: Rules) -> Path:
-    """File that records all noised uploads about this user's data, whatever site and federation make them."""
+    """File that records all noised uploads from this user's data, for all sites and federations."""
     return Path(rules.policy.privacy or own_state() / "account" / "privacy.sqlite").expanduser()
 
 
 def outside(site: Site, folder: Path) -> tuple[list[Path], list[Path]]:
-    """Folders that a site writes to beside its own, and files and folders that it reads; folders of both are made.
+    """Folders that a site writes to beside its own, and files and folders that it reads; missing folders are made.
 
-    The policy is read anew for each experiment, and an editor may put another file in its place: so it is its folder.
+    The policy's folder is listed, since it is read for each experiment and an editor may replace the file.
     """
     rules = read_rules(site)
     writes, settings = [account(rules).parent, rules.audit(folder).parent], Path(rules.where).parent
@@ -137,7 +137,7 @@ def outside(site: Site, folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_settings(path: Path, kind: type[T]) -> T:
-    """Read a file of settings; refuse one with a setting that is unknown or not allowed."""
+    """Read a file of settings; an unknown or invalid setting is refused."""
     try:
         table: dict[str, Any] = from_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:

@@ -1,13 +1,13 @@
-"""A site: joins a federation by a token, then takes part in the experiments that its own policy allows.
+"""A site: joins a federation by a token, then takes part in experiments that its own policy allows.
 
     SITE/                          made by `unskew site join`; only its owner can enter it
         site.toml  ca.crt  site.crt  site.key
-        audit.jsonl                every experiment and request, and what it was answered
+        audit.jsonl                every experiment and request, with its answer
         experiments/NAME/          offer.json  experiment.toml  agreed.json  state/  models/
-                                   answer: what a person has said, "accepted" or "refused"
-                                   outcome: what the server was answered last, with the reason
+                                   answer: a person's decision, "accepted" or "refused"
+                                   outcome: the last answer to the server, with the reason
 
-The key is made here and never leaves.  An experiment is refused, or not, before anything that it names is read.
+The key is made here and never leaves.  Whether an experiment is refused is decided before reading what it names.
 """
 
 import shutil
@@ -30,12 +30,12 @@ OFFERS = f"experiments/*/{OFFER}"
 
 
 def sites() -> Path:
-    """Folder of this user in which sites lie."""
+    """Folder of this user for sites."""
     return own_state() / "sites"
 
 
 def chosen(folder: Path | None) -> Path:
-    """The folder of a site; without one the only one that this user has, if there is but one."""
+    """The folder of a site; by default the only one that this user has."""
     if folder is not None:
         return folder
     known = sorted(path.parent for path in sites().glob("*/site.toml"))
@@ -46,10 +46,10 @@ def chosen(folder: Path | None) -> Path:
 
 
 def join(token: Token, folder: Path, site: Site) -> None:
-    """Make a site's folder, with a key of its own, which asks for its certificate when it starts.
+    """Make a site's folder with a key; it requests its certificate when it starts.
 
-    A site that joins again, with a new token, gets a new key; of its settings those stay that `site` leaves open.
-    The folder of another site, or of one of another federation, is refused.
+    A site that joins again gets a new key, and keeps settings that `site` leaves open.  The folder of another site or
+    federation is refused.
     """
     before = read_settings(folder / "site.toml", Site) if (folder / "site.toml").exists() else None
     if before is not None:
@@ -69,11 +69,11 @@ def join(token: Token, folder: Path, site: Site) -> None:
 
 
 def admit(folder: Path, certify: Callable[[bytes], bytes]) -> bool:
-    """Get the site's certificate by its invitation, which is then of no more use; False if that has to be approved.
+    """Get the site's certificate by its invitation, which is then used up; False while approval is pending.
 
     Args:
         folder: The site's folder.
-        certify: Answers a request for a certificate as the server does; any other answer is refused.
+        certify: Sends a request for a certificate to the server; an invalid answer is refused.
     """
     if not (answer := certify(certificates.request(certificates.load_key(folder / "new.key")))):
         return False
@@ -85,13 +85,13 @@ def admit(folder: Path, certify: Callable[[bytes], bytes]) -> bool:
 
 
 def forget_invitation(folder: Path) -> None:
-    """Remove an invitation that was used, or that the server refuses."""
+    """Remove an invitation that was used or refused."""
     for name in ("invitation.crt", "invitation.key", "new.key"):
         (folder / name).unlink(missing_ok=True)
 
 
 def answer(folder: Path, name: str, word: str) -> None:
-    """Keep what a person says of an experiment that was offered: "accepted" or "refused"."""
+    """Keep a person's decision on an offered experiment: "accepted" or "refused"."""
     place = folder / "experiments" / name
     if not (place / OFFER).exists():
         raise DeployError(f"{name} was not offered to this site; unskew site status lists what was")
@@ -100,7 +100,7 @@ def answer(folder: Path, name: str, word: str) -> None:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """The site as its folder has it: itself, its certificate, the experiments that it was offered."""
+    """The site by its folder: settings, certificate, and experiments it was offered."""
     site = read_settings(folder / "site.toml", Site)
     certificate = folder / "site.crt"
     offered = sorted(folder.glob(OFFERS), key=lambda path: path.stat().st_mtime)

@@ -1,6 +1,6 @@
 """A whole federation on this machine: `unskew fed try`.
 
-RUN/                       a run's folder, as of a simulation
+RUN/                       a run's folder, as from a simulation
     deploy/                the federation's folder; beside it sites/NAME, logs/NAME.log, policy.toml
 """
 
@@ -36,17 +36,17 @@ GRACE_S = 8.0
 
 
 def trial(experiment: Experiment, number: int, out: Path, say: Say, *, force: bool = False) -> Path:
-    """Run an experiment with a server and so many sites as processes on this machine; its run folder.
+    """Run an experiment with a server and sites as processes on this machine; returns its run folder.
 
-    Each site has its part of the experiment's split.  When the run is done its files are moved to `out`, where those of
-    a simulation would be.  A run that was stopped is continued.
+    Each site has its part of the experiment's split.  An interrupted run is resumed; the files of a finished one are
+    moved to `out`.
 
     Args:
         experiment: Experiment to run.
-        number: Number of sites, that of the split's clients.
+        number: Number of sites, equal to the split's clients.
         out: Folder of the run, with nothing else in it.
         say: Called with a line when something happens.
-        force: That of `server.serve`.
+        force: As in `server.serve`.
     """
     _require_same(experiment, out / "config.toml", out)
     if (out / "summary.json").exists():
@@ -71,7 +71,7 @@ def trial(experiment: Experiment, number: int, out: Path, say: Say, *, force: bo
 def prepare(
     experiment: Experiment, number: int, out: Path, options: Mapping[str, Any] | None = None
 ) -> tuple[FederationFolder, list[Path]]:
-    """Make the federation and its sites in a new folder, or take those of a stopped run."""
+    """Make the federation and its sites in a new folder, or reuse those of an interrupted run."""
     place = out / "deploy"
     names = [f"site-{c}" for c in range(number)]
     folders = [place / "sites" / name for name in names]
@@ -101,7 +101,7 @@ def _require_same(experiment: Experiment, begun: Path, out: Path) -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that no program listens on, below those that the system gives to outgoing connections."""
+    """A free port on loopback, below the range of outgoing connections."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -112,7 +112,7 @@ class SiteProcess:
     """A site in a process of its own, which ends with the `with` block or with its parent.
 
     Args:
-        folder: The site's folder; logs/NAME.log of the federation's has what the process says.
+        folder: The site's folder; the log is logs/NAME.log of the federation's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,7 +140,7 @@ class SiteProcess:
             self.process.wait()
 
     def look(self) -> None:
-        """Refuse to go on if it has ended; to be called now and then."""
+        """Raise an error if it has ended; call it now and then."""
         if (code := self.process.poll()) is not None:
             last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
             raise DeployError(f"{self.folder.name} ended with code {code}: {last} (log: {self.log})")
@@ -150,7 +150,7 @@ CHILD = "import sys; from unskew.deploy.trial import child; child(sys.argv[1])"
 
 
 def child(folder: str) -> None:
-    """Take part as a process that ends with the one that started it."""
+    """Take part as a process that ends with its parent."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -170,7 +170,7 @@ def child(folder: str) -> None:
 
 
 def collect(run: Path, out: Path) -> Path:
-    """Move the files of a run that is done to `out`; summary.json last, so that an interrupted move is noticed."""
+    """Move the files of a finished run to `out`; summary.json last, so that an interrupted move is noticed."""
     for path in sorted(run.iterdir(), key=lambda p: (p.name == "summary.json", p.name)):
         if path.name != ".lock":
             path.rename(out / path.name)

@@ -1,7 +1,7 @@
 """A systemd unit and a compose file that keep a server or a site running.
 
-Both start it with the machine and again after a failure; a process that ends by itself, because it was told to, stays
-ended.  It finds files where this user's processes find them, and may write to the folders that it names, nowhere else.
+Both start it with the machine and after a failure, not after a normal exit.  It sees this user's files, and may write
+only to the folders it names.
 """
 
 import json
@@ -16,7 +16,7 @@ PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "UNSKEW_POLICY", "UNSKEW_
 
 
 def systemd(what: str, command: Sequence[str], writes: Sequence[Path], user: str) -> str:
-    """A systemd unit that runs a command as a user, in the first of the folders that it may write to."""
+    """A systemd unit that runs a command as a user, in the first of the folders it may write to."""
     folders = [str(path.absolute()) for path in writes]
     return f"""[Unit]
 Description={what}
@@ -51,9 +51,9 @@ def _words(words: Iterable[str]) -> str:
 def compose(
     arguments: Sequence[str], writes: Sequence[Path], reads: Sequence[Path] = (), port: int | None = None
 ) -> str:
-    """A compose file that runs `unskew ARGUMENTS` in an image of this version, which listens at a port if one is given.
+    """A compose file that runs `unskew ARGUMENTS` in an image of this version, listening at a port if one is given.
 
-    It runs in the first of the folders that it may write to; what it `reads` besides has the path that it has outside.
+    It runs in the first of the folders it may write to; `reads` have the same paths inside and outside.
     """
     folders = dict.fromkeys(str(path.absolute()) for path in writes)
     others = dict.fromkeys(str(path.absolute()) for path in reads if str(path.absolute()) not in folders)

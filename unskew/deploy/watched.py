@@ -1,4 +1,4 @@
-"""Health and metrics of a server or a site for a monitor: `/healthz`, and `/metrics` for Prometheus, on loopback."""
+"""Serves health (`/healthz`) and Prometheus metrics (`/metrics`) of a server or a site, on loopback."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ Health = Callable[[], str]
 
 
 class Vitals:
-    """Numbers of one process; each is set where it is known.
+    """Numbers of one process, each set once it is known.
 
     Attributes:
         rounds, seconds: Rounds that ended, and their time, by experiment.
-        bytes: Bytes sent and received, by direction, "up" to the server or "down" from it.
+        bytes: Bytes sent and received, by direction: "up" to the server or "down" from it.
         failures: Replies that were late, lost or refused, by site.
         connected: Sites that are connected; at a site 1 or 0.
-        contact: When a site was last heard of, seconds since 1970.
-        certificate: Days for which a certificate is still valid, by its holder.
+        contact: Time of the last message from a site, seconds since 1970.
+        certificate: Days until a certificate expires, by its holder.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Vitals:
 
 
 class Silent(WSGIRequestHandler):
-    """Answers without logging each scrape."""
+    """Answers without logging each request."""
 
     def log_message(self, *of_request: object) -> None:
         """Log nothing."""
@@ -49,7 +49,7 @@ class Silent(WSGIRequestHandler):
 
 @contextmanager
 def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
-    """Answer on 127.0.0.1 while the `with` block goes on; gives the port, a free one for 0."""
+    """Answer on 127.0.0.1 during the `with` block; gives the port, a free one for 0."""
 
     metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(vitals.registry)
 
