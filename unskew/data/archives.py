@@ -1,4 +1,4 @@
-"""Reading npz archives that may be broken or hostile: nothing is unpickled, and a failure names the file."""
+"""Reads npz archives that may be broken or hostile: nothing is unpickled, and errors name the file."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from unskew.errors import DataError, UnskewError
 
 
 def corrupt(path: Path, why: object) -> DataError:
-    """The error of a file that cannot be read, with its size and hash, and what to do."""
+    """The error for a file that cannot be read, with its size and hash, and what to do."""
     try:
         with path.open("rb") as file:
             mark = f"{path.stat().st_size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -27,7 +27,11 @@ def corrupt(path: Path, why: object) -> DataError:
 
 @contextmanager
 def archive_of(path: Path) -> Iterator[NpzFile]:
-    """Open an npz file; any failure to read it becomes a `DataError`."""
+    """Open an npz file.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     try:
         # Opened here: np.load leaves its own handle open when the archive is broken.
         with path.open("rb") as file:

@@ -4,8 +4,8 @@
                                floats (N, D); or token ids, int32 or int64 (N, L)
     y_train, y_test            labels (N,): integers from 0, or words; or as unskew/tasks/targets.py says
     client_train, clients      integer client of each training example (N,) and the clients' names; optional
-    client_test                client of each test example, which then are their clients' own test examples; optional
-    patient_train, patient_test  integer of who is in each example, optional.  No one's examples are in training and in
+    client_test                client of each test example, which is then its client's own; optional
+    patient_train, patient_test  integer patient of each example, optional.  No patient is in both training and
                                testing
     features                   names of the columns of x (N, D); optional
     domain_train, domains      integer domain of each training example (N,) and the domains' names; optional
@@ -51,13 +51,13 @@ Arrays = dict[str, Array]
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """Options of arrays of your own.
+    """Options of your own arrays.
 
     Attributes:
-        mean, std: Numbers of each channel by which byte images are standardised, for pixels in [0, 1]; by default those
-            of the training images.
+        mean, std: Numbers of each channel that standardise byte images, for pixels in [0, 1]; by default those of the
+            training images.
         alone: The arrays are one client's own, which may lack a class.
-        patient_ids: Whose the numbers of patients are, as of a table.
+        patient_ids: Whose the numbers of patients are, as for a table.
     """
 
     mean: tuple[float, ...] | None = None
@@ -77,12 +77,13 @@ def read(path: Path, options: ArrayOptions, **known: Any) -> DataTable:
 
 
 def table(name: str, arrays: Mapping[str, Array], classes: tuple[str, ...] | None = None, **known: Any) -> DataTable:
-    """The table that arrays in the plain layout hold.
+    """The table in arrays of the plain layout.
 
-    Where `client_test` says whose the test rows are, they are also their clients' own test rows.
-
-    Arrays of other keys than `LAYOUT` and `NAMES` are left out; `classes` are names, where the arrays have none, and
-    `known` further attributes of the table.  Patients' numbers are the network's unless it is said otherwise.
+    Args:
+        name: Name of the data.
+        arrays: The arrays; keys other than `LAYOUT` and `NAMES` are ignored.
+        classes: Names of the classes, where the arrays have none.
+        known: Further attributes of the table.  By default patients' numbers are the network's.
 
     Raises:
         DataError: If shapes, types or lengths do not fit.
@@ -140,16 +141,16 @@ def checked(
     targets: Targets = CLASS,
     **more: Any,
 ) -> Dataset:
-    """A data set of tensors, checked as arrays of the plain layout are: what a function of your own returns.
+    """A data set from tensors, checked like arrays of the plain layout: for a data function of your own.
 
     Args:
         name: Short name, for tables and manifests.
-        x_train, x_test: Inputs as of `LAYOUT`.
-        y_train, y_test: Labels (N,), or targets of another form.
-        classes: Their names; without them the classes are 0 .. the largest label.
+        x_train, x_test: Inputs as in `LAYOUT`.
+        y_train, y_test: Labels (N,), or other targets.
+        classes: Their names; by default 0 to the largest label.
         targets: The form of the targets.
-        more: Further keys of the layout, as `domain_train`, `client_train` and `patient_train`, and names, `domains`
-            and `clients`.
+        more: Further keys of the layout, such as `domain_train`, `client_train` and `patient_train`, with the names
+            `domains` and `clients`.
 
     Raises:
         DataError: As in `table`, and in `unskew.data.build.dataset`.
@@ -163,10 +164,10 @@ def checked(
 
 # ---------------------------------------------------------------- files
 def npz(path: Path) -> Arrays:
-    """The arrays of the plain layout in one npz; coded images are decoded.
+    """The arrays of the plain layout in one npz file; coded images are decoded.
 
     Raises:
-        DataError: If one is missing or misspelt, or the file is broken.
+        DataError: If an array is missing or misspelt, or the file is broken.
     """
     with archive_of(path) as archive:
         present = archive.files

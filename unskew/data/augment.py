@@ -71,7 +71,7 @@ AUGMENTS = Registry(
 
 
 def augmentation(given: str | Transform) -> Augment | None:
-    """The augmentation of that name, or a transform of one example's input for every example by itself; None for none.
+    """The augmentation of that name, or one that applies a transform to each example; None for none.
 
     Raises:
         ConfigError: If there is none of that name.

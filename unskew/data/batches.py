@@ -19,7 +19,7 @@ class Batches:
     Attributes:
         order: Positions 0 .. n - 1 in the client's training data, the steps end to end, int64 (sum of sizes,).
         sizes: Batch size of each step.
-        steps_per_epoch: Steps before the data is shuffled anew; the last epoch may be cut short.
+        steps_per_epoch: Steps before the data are shuffled again; the last epoch may be shorter.
     """
 
     order: Tensor
@@ -49,13 +49,11 @@ def plan(
     min_batch: int = 1,
     drop_last: bool = False,
 ) -> Batches:
-    """The batches of `epochs` passes over n examples, or of `steps` steps; of a part of a pass its first batches.
+    """The batches of `epochs` passes over n examples, or of `steps` steps; part of a pass has its first batches.
 
-    Each epoch is shuffled under its own key.  A last batch below `min_batch` (2 where there is BatchNorm) joins the one
-    before it, so a batch may exceed `batch_size` by `min_batch - 1`.  With `drop_last` a last, incomplete batch is left
-    out unless it is the only one: a small client still trains.
-
-    Without a `batch_size` a step takes all examples, in their original order.
+    Each epoch is shuffled under its own key.  A last batch below `min_batch` (2 with BatchNorm) joins the one before
+    it, so a batch may exceed `batch_size` by `min_batch - 1`.  With `drop_last` a last, incomplete batch is left out
+    unless it is the only one.  Without a `batch_size` a step takes all examples, in their original order.
 
     Raises:
         ConfigError: If epochs or steps are below 1, or batch_size < min_batch.
@@ -83,7 +81,7 @@ def num_steps(
     min_batch: int = 1,
     drop_last: bool = False,
 ) -> int:
-    """Count the steps that `plan` would make of the same arguments; refuse the arguments that `plan` refuses."""
+    """Number of steps in `plan` with the same arguments; it raises the same errors."""
     layout = _layout(n, batch_size, min_batch, drop_last)
     if steps is None:
         steps = math.ceil(round((epochs or 0) * len(layout), 6))  # .1 * 30 is a little above 3

@@ -1,4 +1,4 @@
-"""From one table and its roles to a data set: what is refused, a test part, numbers of classes, tensors."""
+"""Makes a data set from a table: checks, a test part, class numbers, tensors."""
 
 import hashlib
 from collections import Counter
@@ -34,13 +34,13 @@ BYTES_FROM = 256 << 20
 
 
 def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
-    """The data set of a table; `fraction` is the share that is set aside for testing, where the table says nothing.
+    """The data set of a table; without test rows `fraction` of the rows is set aside.
 
-    Where patients are known nobody is in training and in testing, and shares are shares of each client's patients.
+    Where patients are known, shares are of each client's patients, and no patient is in both parts.
 
     Raises:
         ConfigError: If rules do not fit the columns.
-        DataError: If something cannot be meant (`unskew.data.checks.REFUSALS`), or nothing is left for testing.
+        DataError: If a check refuses the table (`unskew.data.checks.REFUSALS`), or no rows are left for testing.
     """
     checks.refuse(table)
     y, names, label_type = labels_of(table)
@@ -100,10 +100,10 @@ def dataset(table: DataTable, *, fraction: float = TEST_FRACTION) -> Dataset:
 
 
 def beside(table: DataTable, known: Dataset) -> tuple[Rows, Tensor | None]:
-    """The rows of a table as a network for a data set takes them, and their targets, None where they have none.
+    """Further rows for the network of a data set, and their targets (None without).
 
     Raises:
-        DataError: If they are no such inputs, or a label is none of the data set's.
+        DataError: If the inputs do not fit, or a label is not one of the data set's.
     """
     x, names = table.inputs, None if table.inputs is None else table.inputs.dtype.names
     inputs = known.inputs.prepare(table.columns if x is None else {n: x[n] for n in names} if names else x)
@@ -119,10 +119,10 @@ def beside(table: DataTable, known: Dataset) -> tuple[Rows, Tensor | None]:
 
 # ---------------------------------------------------------------- labels
 def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelType | None]:
-    """Targets as they are learned, the names of their classes, and the type of the labels that these are.
+    """Targets for training, names of their classes, and the type of the labels.
 
-    Classes are numbered as they are declared, in the order of an ordered category, or else in that of the alphabet;
-    whole numbers that are no names are numbers of classes already.
+    Classes are numbered as declared, in the order of an ordered category, or else alphabetically.  Whole numbers that
+    are not names are class numbers already.
     """
     if not table.kind.classes:
         one_each = 1 < len(table.target) == len(table.kind.outputs(len(table.target)))
@@ -143,7 +143,7 @@ def labels_of(table: DataTable) -> tuple[Array, tuple[str, ...] | None, LabelTyp
 
 
 def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of what a network's outputs stand for: classes, labels, tokens, or the one number."""
+    """Names of what the network's outputs stand for: classes, labels, tokens, or the one number."""
     kind = table.kind
     if not (kind.classes or kind.tokens):
         outputs = kind.outputs(1 if y.ndim == 1 else y.shape[1])
@@ -163,12 +163,12 @@ def outputs_of(table: DataTable, y: Array, named: Sequence[str] | None) -> tuple
 
 # ---------------------------------------------------------------- a test part
 def with_test_part(table: DataTable, y: Array, fraction: float) -> DataTable:
-    """The table with a share of each client's rows, or patients, and of its classes or groups, set aside for testing.
+    """The table with a share of each client's rows, or patients, and of each class or group, set aside for testing.
 
-    Where rows are for testing already it is as it was; `y` is what is learned, as it is stored.
+    A table with test rows is returned as it is.  `y` are the stored targets.
 
     Raises:
-        DataError: If the share is none.
+        DataError: If the share is out of range.
     """
     if table.part is not None:
         return table
@@ -198,11 +198,11 @@ def _of_each(labels: npt.NDArray[np.int64], fraction: float, key: Key) -> npt.ND
 
 # ---------------------------------------------------------------- what a client tells before training
 def sums(table: DataTable) -> dict[str, ColumnSums]:
-    """Sums of training rows that a client tells so that all agree on numbers of columns; {} if it lacks none.
+    """Sums of training rows that a client sends to agree on numbers of columns; {} if none are missing.
 
     Raises:
-        ConfigError: If a column holds texts, and nobody has declared their words.
-        DataError: If something cannot be meant, or a sum is of one value, which it would tell.
+        ConfigError: If a column has texts, and no words are declared.
+        DataError: If a check refuses the table, or a sum is of one value, which it would disclose.
     """
     checks.refuse(table)
     rules, rows = table.rules or Preprocess(), with_test_part(table, labels_of(table)[0], TEST_FRACTION)

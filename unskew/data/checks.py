@@ -1,7 +1,7 @@
-"""Checks of a user's data: each looks at one table, and says what cannot be meant, or what may not be meant.
+"""Checks of a user's data: each looks at one table, and returns an error, or a note on what is perhaps not meant.
 
-`REFUSALS` look at all rows; a run ends with the first.  `NOTES` look at training rows, and at test rows for copies
-alone.  Both run once, behind the door: for a run, a deployed client, `us.describe` and the command alike.
+`REFUSALS` look at all rows; a run ends with the first.  `NOTES` look at training rows, and at test rows only for
+copies.  Both run once, when data are read: for a run, a deployed client, `us.describe` and the command.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def have(names: Sequence[object]) -> str:
 
 # ---------------------------------------------------------------- what cannot be meant: the target
 def no_class(table: DataTable) -> Iterable[str]:
-    """Rows without a target, and targets that are no classes, where classes are learned."""
+    """Rows without a target, and targets that are not classes, where classes are learned."""
     called, names = f"column {table.target[0]!r}" if len(table.target) == 1 else "y", table.classes or table.declared
     if table.kind.classes and table.y.ndim > 1 and table.y.shape[1:] != (1,):
         yield f"{called}: classes are one label an example, got shape {table.y.shape}; of one-hot labels give argmax(1)"
@@ -104,7 +104,7 @@ def _is_label(value: Any, names: Sequence[str] | None) -> bool:
 
 
 def no_number(table: DataTable) -> Iterable[str]:
-    """Targets that a task of another form does not take."""
+    """Targets that do not fit another form of task."""
     called = f"column{'s' * (len(table.target) > 1)} {', '.join(map(repr, table.target))}" if table.target else "y"
     try:
         table.kind.read(called, table.y)
@@ -123,7 +123,7 @@ def not_as_learned(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- what cannot be meant: who has the rows
 def nobodys(table: DataTable) -> Iterable[str]:
-    """Rows that name no client."""
+    """Rows without a client."""
     if table.owners is not None:
         rows = np.flatnonzero((table.owners < 0) & ((table.part != TEST) | table.own_test))
         if len(rows):
@@ -132,7 +132,7 @@ def nobodys(table: DataTable) -> Iterable[str]:
 
 
 def no_federation(table: DataTable) -> Iterable[str]:
-    """Clients who are only one, or as many as rows."""
+    """Only one client, or as many clients as rows."""
     if table.owners is None or table.alone or not table.target:
         return
     called = f"column {table.client!r}" if table.client else "data"
@@ -144,7 +144,7 @@ def no_federation(table: DataTable) -> Iterable[str]:
 
 
 def strangers(table: DataTable) -> Iterable[str]:
-    """Clients who have rows for testing and none to train on."""
+    """Clients with test rows and no training rows."""
     if table.own_test and table.part is not None and not table.unseen and not table.refusals:
         trained, tested = table.count(table.part == TRAIN), table.count(table.part == TEST)
         if odd := table.names((tested > 0) & (trained == 0)):
@@ -154,7 +154,7 @@ def strangers(table: DataTable) -> Iterable[str]:
 
 
 def no_patient(table: DataTable) -> Iterable[str]:
-    """Rows that name no patient, and patients in training and in testing."""
+    """Rows without a patient, and patients in both training and testing."""
     if table.patients is None:
         return
     where = "patients" if table.patient is None else f"column {table.patient!r}"
@@ -177,7 +177,7 @@ def no_patient(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- what cannot be meant: the inputs
 def no_input(table: DataTable) -> Iterable[str]:
-    """Inputs that are no finite numbers and no texts."""
+    """Inputs that are neither finite numbers nor texts."""
     for called, x in () if table.inputs is None else arrays_of(table.inputs):
         texts = x.tolist() if x.dtype.kind == "O" and x.ndim == 1 else []
         words = [isinstance(v, str) for v in texts]
@@ -194,7 +194,7 @@ def no_input(table: DataTable) -> Iterable[str]:
 
 
 def no_name(table: DataTable) -> Iterable[str]:
-    """Names that are too long or cannot be written, or that a terminal would obey, and two classes of one name."""
+    """Names that are too long, cannot be written or control a terminal, and two classes of one name."""
     words = [of for of in (*table.columns.values(), table.y) if of.dtype.kind in "OU"]
     named: dict[str, Sequence[Any]] = {
         "data set": (table.name,),
@@ -225,7 +225,7 @@ def no_name(table: DataTable) -> Iterable[str]:
 
 
 def of_column(table: DataTable, name: str) -> str:
-    """A sentence on a column that cannot be an input; empty for any other."""
+    """Why a column cannot be an input; empty if it can."""
     values, rule, known = table.columns[name], table.rule(name), table.kind is not UNKNOWN
     missing, way = gaps_in(values), "" if table.rules else ", which preprocess does"
     if missing.all():
@@ -271,7 +271,7 @@ def few_rows(table: DataTable) -> Iterable[str]:
 
 
 def untested(table: DataTable) -> Iterable[str]:
-    """Clients without rows for testing, of which a cut in time says so itself."""
+    """Clients without test rows; a cut in time reports these itself."""
     if table.own_test and table.part is not None and table.when is None:
         none = table.names(table.count(table.part == TEST) == 0)
         return none and [f"{some(none)} {have(none)} no test {table.what}: a result there cannot be measured"]
@@ -279,7 +279,7 @@ def untested(table: DataTable) -> Iterable[str]:
 
 
 def spelt_alike(table: DataTable) -> Iterable[str]:
-    """Clients, labels and words that differ in case, accents or spaces alone."""
+    """Clients, labels and words that differ only in case, accents or spaces."""
     named = {"clients": list(table.clients)}
     named |= {target.sentence("labels"): target.values.tolist() for target in table.targets if not table.declared}
     named |= {f"words of column {name!r}": of.tolist() for name, of in table.features.items() if of.dtype.kind == "O"}
@@ -289,7 +289,7 @@ def spelt_alike(table: DataTable) -> Iterable[str]:
 
 
 def one_class(table: DataTable) -> Iterable[str]:
-    """Clients whose rows, if they are not few, are of one class, or without an event."""
+    """Clients with enough rows that are all of one class, or without an event."""
     whole, table = table, table.take(table.train)
     enough, owners = table.count() >= FEW_ROWS, np.full(len(table), -1) if table.owners is None else table.owners
     for target, of_all in zip(table.targets, whole.targets, strict=True):
@@ -308,7 +308,7 @@ def one_class(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- numbers
 def far_from_others(table: DataTable) -> Iterable[str]:
-    """Sites whose mean of a column or a target is so far from the others' that its unit may be another."""
+    """Sites whose mean of a column or target is so far from the others' that the unit may differ."""
     of = {table.called(name): values for name, values in table.features.items() if not table.by_site(name)}
     of |= {target.called: target.values for target in table.targets if not target.classes}
     for what, values in of.items():
@@ -336,7 +336,7 @@ def far_among(what: str, parts: Mapping[str, ColumnSums]) -> Iterable[str]:
 
 
 def not_as_agreed(table: DataTable) -> Iterable[str]:
-    """A client's numbers whose unit may not be the one agreed on, and words that were not agreed on."""
+    """Numbers of a client whose unit may differ from the agreed one, and words that were not agreed on."""
     for name, values in table.features.items() if table.rules else ():
         rule, words = table.rule(name), values.dtype.kind == "O"
         if rule.words is None and (rule.mean is None or words or not table.alone or table.by_site(name)):
@@ -348,7 +348,7 @@ def not_as_agreed(table: DataTable) -> Iterable[str]:
 
 
 def stands_for_none(table: DataTable) -> Iterable[str]:
-    """Numbers such as -999 that return, farther from all others than these reach."""
+    """Repeated numbers such as -999, far from all others."""
     way = "leave it empty (data_options.gaps names such values of a CSV file)"
     of = [(table.called(name), values, way) for name, values in table.features.items() if not table.measured]
     of += [(target.called, target.values, "leave such rows out") for target in table.targets if not target.classes]
@@ -366,7 +366,7 @@ def stands_for_none(table: DataTable) -> Iterable[str]:
 
 
 def unscaled(table: DataTable) -> Iterable[str]:
-    """The column that a network will stumble over."""
+    """The column whose scale makes training hard."""
     size = {
         name: float(np.sqrt(np.nanmean(values**2)))
         for name, values in (table.features.items() if table.rules is None and table.what != "texts" else ())
@@ -394,7 +394,7 @@ def empty_at(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- columns that say too much
 def identifies(table: DataTable) -> Iterable[str]:
-    """Columns that number or name the rows: words most of which differ, and whole numbers that never return."""
+    """Columns that number or name the rows: words that mostly differ, and whole numbers that do not repeat."""
     yield from _named(
         [name for name, values in _columns(table) if _never_return(values, table)],
         "numbers or names the rows: nothing learnt from it holds for new ones",
@@ -415,7 +415,7 @@ def _never_return(values: Array, table: DataTable) -> bool:
 
 
 def names_the_site(table: DataTable) -> Iterable[str]:
-    """Columns of values that return, nearly each at one site alone."""
+    """Columns with repeated values that occur nearly all at one site only."""
     if table.owners is not None:
         here, owners = table.owners >= 0, table.owners
         yield from _named(
@@ -425,7 +425,7 @@ def names_the_site(table: DataTable) -> Iterable[str]:
 
 
 def gives_the_answer(table: DataTable) -> Iterable[str]:
-    """Columns that tell a target: two classes by an AUROC above .99, more by their values, numbers by their order."""
+    """Columns that give the target away: classes by an AUROC above .99 or by values, numbers by their order."""
     columns = dict(_columns(table))
     for target in table.targets:
         givers = [n for n, v in columns.items() if _gives(v, target) or _gives(gaps_in(v) * 1.0, target)]
@@ -473,7 +473,7 @@ def _gives(values: Array, target: DataTarget) -> bool:
 
 
 def cut_texts(table: DataTable) -> Iterable[str]:
-    """Texts of which the end is not read."""
+    """Texts whose end is not read."""
     share = float((table.features["number of words"] >= LENGTH).mean()) if table.what == "texts" else 0.0
     if share >= 0.05:
         yield f"{share:.0%} of the training texts have {LENGTH} words or more, and only the first {LENGTH} are read"
@@ -481,7 +481,7 @@ def cut_texts(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- copies
 def copies(table: DataTable) -> Iterable[str]:
-    """Test rows that stand in training, where rows are so rich that chance hardly makes two equal."""
+    """Test rows that are also in training, where rows are too rich to be equal by chance."""
     x, train, test = table.inputs, table.train, table.test
     if x is None:
         numbers = [values for values in table.columns.values() if values.dtype.kind == "f"]
@@ -532,10 +532,10 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
 
 
 def refuse(table: DataTable) -> None:
-    """End with what cannot be meant.
+    """Raise the first error of the table.
 
     Raises:
-        DataError: If there is anything.
+        DataError: If there is one.
     """
     if not len(table):
         raise DataError(f"{table.name} holds no examples, at least 1 is needed")
@@ -545,13 +545,13 @@ def refuse(table: DataTable) -> None:
 
 
 def notes(table: DataTable) -> list[str]:
-    """The sentences on what may not be meant."""
+    """Notes on the table."""
     whole, training = (untested, one_class, copies), table.take(table.train)
     return list(dict.fromkeys(one for check in NOTES for one in check(table if check in whole else training)))
 
 
 def warned(table: DataTable) -> tuple[str, ...]:
-    """The same, each of which is warned of."""
+    """Notes on the table, each also given as a warning."""
     sentences = notes(table)
     for sentence in sentences:
         warn(sentence, stacklevel=3)
@@ -560,7 +560,7 @@ def warned(table: DataTable) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- sums of sites
 def of_sums(sites: Mapping[str, Mapping[str, ColumnSums]]) -> list[str]:
-    """Sentences on what sites disclosed: one that decides, a mean far from the others', and spellings."""
+    """Sentences on the sums that sites disclosed: an error, a mean far from the others', and spellings."""
     rows = {site: max((of.n for of in by_name.values()), default=0) for site, by_name in sites.items()}
     most, of_all = max(rows, key=lambda site: rows[site]), sum(rows.values())
     sentences = []

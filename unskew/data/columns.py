@@ -1,4 +1,4 @@
-"""Columns of values: frames of any library (by narwhals), lists, tensors and arrays become numbers, words and gaps."""
+"""Columns: frames of any library (by narwhals), lists, tensors and arrays become numbers, words and gaps."""
 
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ _LIKE_A_NUMBER = re.compile(r"[+-]?(?!0[0-9])[0-9.,'\u2019\s]*[0-9][0-9.,'\u2019
 
 # ---------------------------------------------------------------- values
 def is_gap(value: object) -> bool:
-    """True for what stands where there is no value: None, NaN, pandas' NA and NaT, NumPy's NaT, and a blank text."""
+    """True for a missing value: None, NaN, pandas' NA and NaT, NumPy's NaT, and blank text."""
     return (
         value is None
         or (isinstance(value, str) and not value.strip())
@@ -44,7 +44,7 @@ def is_gap(value: object) -> bool:
 
 
 def is_date(value: object) -> bool:
-    """True for a date, and for a word that is written as one."""
+    """True for a date, and for text in the form of one."""
     return (
         hasattr(value, "year")
         or isinstance(value, np.datetime64)
@@ -53,7 +53,7 @@ def is_date(value: object) -> bool:
 
 
 def value_of(word: str) -> float | None:
-    """The number that a short word with a decimal point is; None for other words.
+    """The number in a short word with a decimal point; None for other words.
 
     >>> value_of("-99"), value_of("k.A.")
     (-99.0, None)
@@ -62,24 +62,24 @@ def value_of(word: str) -> float | None:
 
 
 def word(number: float) -> str:
-    """A number that is a code, as a word: 3.0 is "3"; True is "True"."""
+    """A numeric code as a word: 3.0 is "3"; True is "True"."""
     if isinstance(number, bool):
         return str(number)
     return str(int(number)) if float(number).is_integer() else repr(float(number))
 
 
 def gap_numbers(gaps: Sequence[str]) -> list[float]:
-    """The numbers among words that mean that there is no value."""
+    """The numbers among the words for a missing value."""
     return [value for word in gaps if (value := value_of(word)) is not None]
 
 
 def gaps_in(values: Array) -> npt.NDArray[np.bool_]:
-    """True where a column has no value, (N,)."""
+    """Where a column has no value, bool (N,)."""
     return np.isnan(values) if values.dtype.kind == "f" else np.array([v is None for v in values], bool)
 
 
 def numbers_as_words(words: Iterable[str]) -> str:
-    """A word of a column of more than ten different ones most of which are numbers; empty for any other column."""
+    """A word of a column with more than ten different ones that are mostly numbers; empty for any other column."""
     known = sorted(set(words))
     like = [one for one in known if _LIKE_A_NUMBER.fullmatch(one.strip()) and not is_date(one)]
     if len(known) <= 10 or 2 * len(like) <= len(known):
@@ -88,16 +88,16 @@ def numbers_as_words(words: Iterable[str]) -> str:
 
 
 def natural(word: str) -> tuple[float, str]:
-    """Order of words: numbers by size before all others."""
+    """Sort key of words: numbers by size before all others."""
     number = value_of(word)
     return (float("inf") if number is None else number), word
 
 
 # ---------------------------------------------------------------- columns
 def cells(values: Any, what: str = "it") -> Array:
-    """Values of a frame's column, a list, a tensor or an array: numbers, or objects with None where there is no value.
+    """Values of a frame's column, a list, a tensor or an array: numbers, or objects with None for a gap.
 
-    What is masked is a gap.  Decimals, and NumPy's single numbers among objects, are plain numbers.
+    Masked values are gaps.  Decimals and NumPy scalars among objects become plain numbers.
 
     Raises:
         DataError: If it is something else.
@@ -160,13 +160,13 @@ def _plain(value: Any) -> Any:
 
 
 def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Array:
-    """A column as float64 with NaN for a gap, or as words with None for a gap; truths are 0 and 1.
+    """A column as float64 with NaN for a gap, or as words with None for a gap; true and false are 1 and 0.
 
-    What is neither number nor word stays as it is, for checks to name.
+    Other values stay, and checks name them.
 
     Args:
         values: The column.
-        gaps: Words that mean that there is no value, and so do the numbers among them.
+        gaps: Words for a missing value; those that are numbers mean that number, too.
         category: Numbers are words, too.
     """
     array = cells(values)
@@ -183,7 +183,7 @@ def column(values: Any, gaps: Sequence[str] = (), category: bool = False) -> Arr
 
 
 def no_value(name: str, values: Array, place: Place) -> str:
-    """A sentence on a column of something else than numbers and words; else empty."""
+    """A sentence on a column with values other than numbers and words; else empty."""
     for i, value in enumerate(values.tolist() if values.dtype.kind == "O" else ()):
         if value is not None and not isinstance(value, str | int | float):
             what = with_article("date" if is_date(value) else type(value).__name__)
@@ -192,7 +192,7 @@ def no_value(name: str, values: Array, place: Place) -> str:
 
 
 def kind_of_values(values: Array) -> str:
-    """Words, truths or numbers, by the first value that there is."""
+    """Words, truths or numbers, by the first value that is not missing."""
     first = next((value for value in values.flat if value is not None and value == value), 0)
     return "words" if isinstance(first, str) else "truths" if isinstance(first, bool | np.bool_) else "numbers"
 
@@ -205,17 +205,16 @@ GIVEN = frozenset((INPUTS, LABELS, PATIENTS, CLIENT, NUMBER))
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Columns by name, of one length, before their roles are told.
+    """Columns by name, of one length, without roles.
 
     Attributes:
-        columns: Cells by name, in one form of Unicode, or by one of `GIVEN`: the inputs (N, ...), the labels, who is in
-            each row, its client, and its number there.
+        columns: Cells by name (Unicode NFC), or by one of `GIVEN`: inputs (N, ...), labels, patient, client and row.
         categories: Names of columns that are categories by their type.
-        orders: Labels in the order that a column's type declares.
-        names: All values of a column, in order, which not all need occur.
-        clients: The clients in the order in which they were given; empty if they are to be sorted.
-        part: What each row is for (`unskew.data.table.TRAIN`), (N,); None if that is not known.
-        place: Where a row stands, in words.
+        orders: Labels in the order of a column's type.
+        names: All values of a column, in order; some may not occur.
+        clients: The clients in the order given; empty if they are to be sorted.
+        part: What each row is for (`unskew.data.table.TRAIN`), (N,); None if unknown.
+        place: Describes the place of a row.
         name: Name of the form.
     """
 
@@ -247,7 +246,7 @@ def is_frame(data: object) -> bool:
 
 
 def frame_of(data: Any, what: str = "the table") -> Frame:
-    """A table of any library, or a mapping of columns.
+    """The frame of a table of any library, or of a mapping of columns.
 
     Raises:
         DataError: If it is lazy, empty, or has two columns of one name.
@@ -277,9 +276,9 @@ def frame_of(data: Any, what: str = "the table") -> Frame:
 
 
 def order_of(labels: Any) -> tuple[Any, ...]:
-    """The labels in the order of an ordered category of pandas, or of an Enum of Polars; empty of anything else.
+    """The labels in the order of an ordered category of pandas, or of an Enum of Polars; empty for anything else.
 
-    They are words, truths or whole numbers: other numbers are no classes.
+    They are words, truths or whole numbers, as other numbers are no classes.
     """
     dtype: Any = getattr(labels, "dtype", None)
     known = dtype.categories.to_list() if getattr(dtype, "ordered", type(dtype).__name__ == "Enum") else []
@@ -301,9 +300,9 @@ def check_column(columns: Collection[str], name: object, setting: str, holds: st
 
 
 def composed_names(names: Any) -> Any:
-    """A name of a column, or several, in one form of Unicode; anything else as it is.
+    """Names of columns in one form of Unicode (NFC); anything else as it is.
 
-    >>> composed_names(("a\u0308ge", None)) == ("\u00e4ge", None)
+    >>> composed_names(("äge", None)) == ("äge", None)
     True
     """
     if isinstance(names, list | tuple):
@@ -312,7 +311,7 @@ def composed_names(names: Any) -> Any:
 
 
 def truths(values: Iterable[Any], column: str, place: Any) -> npt.NDArray[np.bool_]:
-    """True for test rows, by a column that says so; `place` names a row.
+    """Which rows are test rows, by a column of true and false; `place` describes a row.
 
     Raises:
         DataError: If a value is neither true nor false, or all are the same.
@@ -330,7 +329,7 @@ _TRUTHS = dict.fromkeys(("true", "test", "1", "yes"), True) | dict.fromkeys(("fa
 
 
 def type_name(data: object) -> str:
-    """Name what was given, for messages: its type, and its shape or length."""
+    """Type, and shape or length, of a value, for messages."""
     if isinstance(data, np.ndarray | Tensor):
         return f"one array of shape {tuple(data.shape)}"
     if isinstance(data, tuple | list):

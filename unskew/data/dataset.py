@@ -1,4 +1,4 @@
-"""A data set in memory: tensors of a table that was checked once, so that nothing later has to."""
+"""A data set in memory: tensors of a table that has been checked."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -24,39 +24,39 @@ from unskew.words import some
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of one task; built by `unskew.data.build`, behind the checks.
+    """Training and test examples of one task; built by `unskew.data.build` after all checks.
 
     Attributes:
         name: Short name, for tables and manifests.
-        x_train: Images (N, C, H, W) or rows (N, D), float32 and already normalised; or whole numbers (N, L), int64; or
-            as `unskew.data.rows` has them: bytes, several parts, items that are read when they are needed.
-        y_train: Targets, of the form `targets`: labels (N,), int64, 0 .. num_classes - 1, unless it is said otherwise.
+        x_train: Images (N, C, H, W) or rows (N, D), normalised float32; token ids (N, L), int64; or another form of
+            `unskew.data.rows`.
+        y_train: Targets of the form `targets`; by default labels (N,), int64, 0 .. num_classes - 1.
         x_test: Global test examples, shaped as `x_train`.
         y_test: Their targets.
-        classes: One name per class; of targets that are no classes one per group by which examples are counted.
-        domains: Domain of each *training* example (N,), int64, or None where the data has no domains.
+        classes: One name per class; without classes one per group (`groups`).
+        domains: Domain of each *training* example (N,), int64; None without domains.
         domain_names: One name per domain.
-        owners: Client of each *training* example (N,), int64, where the data come with their clients; None elsewhere.
+        owners: Client of each *training* example (N,), int64; None where the data have no clients.
         client_names: One name per such client.
-        never_train: Names of those of them that come after training: a division by client sets them aside.
-        patients: Patient of each *training* example, or whoever else has several, as a code (N,), int64; None where
-            that is not known.  The examples of one stay together, and no two clients share one.
+        never_train: Names of those clients that come after training.
+        patients: Patient of each *training* example, as a code (N,), int64; None where unknown.  The examples of a
+            patient stay together, at one client.
         test_patients: Patient of each test example.
-        rows: Row of each *training* example in the data as they were given, counted from 0, within its client's where
-            each client's are given by themselves (N,) int64; None where they are no rows, as images in folders.
-        when: Place in time of each *training* example (N,), int64, equal where their times are; None where it is not
-            known.  Validation and test examples are then the latest of a client's.
-        label_type: The type of the labels that `outputs` were named after, which predictions have, too.
-        own_test: True for *training* examples that are their client's own test examples (N,), which nobody trains on;
+        rows: Row of each *training* example in the data as given, from 0, (N,) int64.  It counts within a client if
+            clients' data are given one by one.  None where there are no rows, as with images in folders.
+        when: Rank in time of each *training* example (N,), int64; equal for equal times; None where unknown.
+            Validation and test examples are then the latest of a client.
+        label_type: The type of the given labels, which predictions have, too.
+        own_test: True for *training* examples that are their client's own test examples (N,), and never trained on;
             None where clients draw theirs.
-        sha256: Of the raw content before normalisation; the same on every load and in every file layout.
+        sha256: Hash of the raw content before normalisation; the same for every file layout.
         inputs: The way from raw inputs to `x_train`.
         targets: The form of the targets.
-        outputs: Names of what the outputs of a network stand for: classes, labels, tokens, or the one number.
-        groups: Group of each *training* example (N,), int64, where targets are no classes; None where they are.
-        raw: The columns before their preprocessing; None where there was none.
-        ordered: The classes stand in an order that somebody has declared, and not in that of the alphabet.
-        notes: Sentences on what is hardly meant in data of one's own; each was a warning when they were read.
+        outputs: Names of what a network's outputs stand for: classes, labels, tokens, or the one number.
+        groups: Group of each *training* example (N,), int64, where targets are no classes; else None.
+        raw: The columns before preprocessing; None without.
+        ordered: The order of the classes was declared, and is not alphabetical.
+        notes: Notes on your own data, which were shown when they were read.
     """
 
     name: str
@@ -92,22 +92,22 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes (or groups), those without an example included."""
+        """Number of classes (or groups), also those without an example."""
         return len(self.classes)
 
     @property
     def labels(self) -> Tensor:
-        """Class of each training example, or the group by which it is counted, (N,) int64 in 0 .. num_classes - 1."""
+        """Class (or group) of each training example, (N,) int64 in 0 .. num_classes - 1."""
         return self.y_train if self.groups is None else self.groups
 
     @property
     def input_shape(self) -> Any:
-        """Shape of one example, such as (3, 32, 32); of several parts the shape of each, in the same tree."""
+        """Shape of one example, such as (3, 32, 32); of several parts a tree of shapes."""
         x = self.x_train.first if isinstance(self.x_train, Items) else self.x_train
         return x.shapes if isinstance(x, Tree) else tuple(x.shape[1:])
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of a table's training rows as it was given, (N,).
+        """A column of a table's training rows as given, (N,).
 
         Raises:
             ConfigError: If the data are no table, or have no input of that name.
@@ -131,10 +131,9 @@ class Dataset:
 
 
 def refitted(dataset: Dataset, train: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Dataset:
-    """The data set with its inputs prepared by these training examples alone: a table's numbers, the words of texts.
+    """The data set with its inputs fitted to these training examples: scales of columns, vocabulary of texts.
 
-    `later` are those that clients which come after training have to adapt on.  Data that were not preprocessed come
-    back as they are.
+    `later` are the examples on which unseen clients adapt.  Data without preprocessing are returned as they are.
 
     Raises:
         DataError: As in `unskew.data.preprocess.RawRows.inputs`.
@@ -166,8 +165,10 @@ def _with_words_of(dataset: Dataset, train: Tensor) -> Dataset:
 
 
 def forms(dataset: Dataset) -> Iterator[Dataset]:
-    """The data set in each form in which a network may take it: as it is; whole numbers as floats, for one without an
-    embedding; and numbers of two dimensions without the channel of an image, for one that reads them as steps.
+    """The data set in each form that a network may take.
+
+    These are: unchanged; whole numbers as floats (no embedding); and two-dimensional images without a channel
+    (sequences).
     """
     yield dataset
     inputs, shape = dataset.inputs, dataset.input_shape
@@ -188,11 +189,11 @@ def forms(dataset: Dataset) -> Iterator[Dataset]:
 def binned(dataset: Dataset, bins: int | Sequence[float], allow_empty: bool = False) -> Dataset:
     """The data set with its examples counted by bins of their target, which must be a number.
 
-    Bins are given by the edges between them, ascending, a target on an edge belongs above it; or by their number, with
-    quantiles of all training targets as edges.  `allow_empty` keeps those without an example, as one client may have.
+    Bins are ascending edges (a target on an edge belongs above it), or a number of bins between quantiles of all
+    training targets.  `allow_empty` keeps bins without an example, as one client may have.
 
     Raises:
-        DataError: If the targets are no numbers, or a bin has no training example.
+        DataError: If the targets are not numbers, or a bin has no training example.
     """
     if dataset.targets.name != "number":
         raise DataError(f"task.bins needs targets that are numbers, and {dataset.name} has {dataset.targets.what}")

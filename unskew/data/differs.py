@@ -1,6 +1,6 @@
-"""Test of whether sites differ in a column or a target; it weighs sites by size.
+"""Tests whether sites differ in a column or a target; it weighs sites by size.
 
-    classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E those expected of alike sites (K. Pearson, 1900)
+    classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E the expected number (K. Pearson, 1900)
     numbers   SSB = sum n_k (mean_k - mean)^2 within F of one-way analysis of variance (R. A. Fisher, 1925)
 
 Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.
@@ -28,10 +28,10 @@ class SiteDifference:
     """Difference between sites in a column or a target.
 
     Attributes:
-        share: SSB over all squares; of classes Cramér's V squared, X2 / (n (min(sites, classes) - 1)).
-        chance: The mean of this share over all permutations of the rows.
-        p: Chance that alike sites differ as much.
-        levels: Mean, or share of a class, at the two sites that have the most and the least for their size.
+        share: SSB over the total sum of squares; for classes Cramér's V squared, X2 / (n (min(sites, classes) - 1)).
+        chance: Mean of this share over all permutations of the rows.
+        p: P-value.
+        levels: Mean, or share of a class, at the sites with the most and the least for their size.
     """
 
     share: float
@@ -57,10 +57,10 @@ def shown_p(p: float) -> str:
 def differs(
     values: npt.NDArray[Any], site: Ints, sites: Sequence[str], classes: Sequence[object] = ()
 ) -> SiteDifference | None:
-    """Measure how far sites differ; None if fewer than two have a value, or all values are equal.
+    """How far sites differ; None if fewer than two have a value, or all values are equal.
 
-    Values are numbers of `classes`, -1 for a gap, or without classes floats, NaN for a gap; their sites are numbers of
-    `sites`, -1 for none, (N,).
+    Values are indices into `classes` (-1 for a gap), or without classes floats (NaN for a gap).  `site` are indices
+    into `sites` (-1 for none), (N,).
     """
     here = (site >= 0) & (values >= 0 if classes else ~np.isnan(values))
     values, (numbers, owner) = values[here], np.unique(site[here], return_inverse=True)
@@ -110,8 +110,8 @@ Name = TypeVar("Name")
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     """P-values corrected for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979), by name.
 
-    Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  Calling
-    different what is then at most 0.05 errs anywhere with a probability of at most 5 %, however the tests depend.
+    Of k values the smallest counts k times, the next k - 1 times, and so on, never less than the one before.  The
+    probability of any false difference at 0.05 is at most 5 %, however the tests depend.
 
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}

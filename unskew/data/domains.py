@@ -3,10 +3,9 @@
 `digit_domains` needs three files only.  `digit_five` is the set of X. Li et al., "FedBN", ICLR 2021, that HCCT's Digit
 is taken from: all five from files.
 
-Every domain gives the same number of training and test examples as the smallest, drawn once under a fixed key, so that
-no domain outweighs another in a pooled model or in the global test part.  Images are 28x28 RGB: grey ones have three
-equal channels, other sizes are resampled bilinearly, and MNIST-M, which comes with two pixels more on each side than
-the MNIST digit it is made of, is cut to its middle.
+Every domain has as many training and test examples as the smallest, drawn under a fixed key.  Images are 28x28 RGB:
+grey ones have three equal channels, other sizes are resampled bilinearly, and MNIST-M, which has a border of two
+pixels, is cropped.
 
 Departures FedBN evens out the training parts only: its test parts have the sizes of their sources.
 """
@@ -29,10 +28,9 @@ Part = tuple[_Images, _Ints, _Images, _Ints]
 
 
 def join(parts: Mapping[str, Part | None], key: Key) -> dict[str, npt.NDArray[Any]]:
-    """The domains one after the other, equally large, in the plain layout of `unskew.data.arrays`.
+    """The domains one after the other, of equal size, in the plain layout of `unskew.data.arrays`.
 
-    A part that is None are printed digits, drawn in the number that the others allow.  A domain's draws from the key do
-    not depend on the other domains.
+    Without a part, digits are printed, as many as the others allow.  Draws of one domain do not depend on the others.
     """
     read = {name: part for name, part in parts.items() if part is not None}
     n, n_test = (min(len(part[i]) for part in read.values()) for i in (1, 3))
@@ -66,9 +64,9 @@ def _cut(name: str, x: _Images) -> _Images:
 
 
 def coloured(x: _Images) -> _Images:
-    """Convert images (N, H, W) or (N, H, W, 1 or 3) of any size to RGB (N, 28, 28, 3); halves are rounded up.
+    """Images (N, H, W) or (N, H, W, 1 or 3) of any size as RGB (N, 28, 28, 3); halves are rounded up.
 
-    Bilinear between pixel centres, in whole numbers: the same on every machine.
+    Bilinear between pixel centres, in integer arithmetic: the same on every machine.
 
     >>> coloured(np.full((1, 8, 8), 77, np.uint8))[0, 3, 5]
     array([77, 77, 77], dtype=uint8)

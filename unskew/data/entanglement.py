@@ -74,7 +74,7 @@ def entanglement(counts: npt.NDArray[np.int64] | Floats) -> Entanglement:
 def bases_of(labels: Ints, domains: Ints | None, kind: str) -> Ints:
     """The base distribution of each example, (N,) from 0, in the order of labels and then domains.
 
-    By "labels", "domains", or "both": a label in a domain, or just the label if there are no domains.
+    `kind` is "labels", "domains", or "both": a label in a domain, or only the label if there are no domains.
 
     Raises:
         DataError: If domains are asked for and there are none.
@@ -126,7 +126,7 @@ def block_shares(xi: float, owner: Ints, clients: int) -> Floats:
 
 
 def drawn_shares(xi: float, draw: Callable[[float], Floats]) -> Floats:
-    """The draw with average entanglement nearest to `xi`, among those tried by bisection on log alpha.
+    """The draw with average entanglement nearest to `xi`, found by bisection on log alpha.
 
     `draw` gives the shares (clients, bases) at an alpha, from the same key each time.
     """

@@ -32,7 +32,7 @@ TRAIN, VAL, TEST, NOWHERE = range(4)
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
-    """One client's examples: sorted int64 indices into the data set's *training* part, disjoint; train is not empty."""
+    """One client's examples: sorted int64 indices into the *training* part, disjoint; `train` is not empty."""
 
     train: Tensor
     val: Tensor
@@ -49,7 +49,7 @@ class ClientIndices(Sequence[ClientIndex]):
 
     @staticmethod
     def of(clients: Sequence[ClientIndex]) -> "ClientIndices":
-        """The indices of these clients."""
+        """The indices of these clients, packed."""
         return ClientIndices(*(Ragged.of([getattr(c, part) for c in clients]) for part in PARTS))
 
     def take(self, chosen: Ints) -> "ClientIndices":
@@ -58,7 +58,7 @@ class ClientIndices(Sequence[ClientIndex]):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of all parts; equal hashes mean equal divisions."""
+        """SHA-256 of all parts; equal for equal divisions."""
         return sha256_of(self.train, self.val, self.test)
 
     def __len__(self) -> int:
@@ -70,17 +70,16 @@ class ClientIndices(Sequence[ClientIndex]):
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """A data set and its division among clients; the global test set is the data set's own test part.
+    """A data set and its division among clients; the global test set is the data set's test part.
 
     Attributes:
         dataset: The examples.
         clients: Examples of each client, by client number.
         split: Name and fields of the split, as JSON.
         seed: Seed of the key that drew it.
-        unseen: The clients that come after training and take no part in it, divided as the others; None if there are
-            none.  Nothing else of this value counts them.
-        names: Names of the clients where the data have none, as of the sites of a deployment.
-        public: Training examples that are the server's, and known to all clients, (m,) int64; None if there are none.
+        unseen: Clients that come after training, divided in the same way; None if there are none.
+        names: Names of the clients where the data have none, such as the sites of a deployment.
+        public: Training examples of the server, known to all clients, (m,) int64; None if there are none.
     """
 
     dataset: Dataset
@@ -96,7 +95,7 @@ class FederatedData:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the clients' parts; equal hashes mean equal divisions."""
+        """SHA-256 of the clients' parts; equal for equal divisions."""
         return self.clients.sha256
 
     @property
@@ -110,7 +109,7 @@ class FederatedData:
         return self.counted(self.dataset.labels)
 
     def counted(self, labels: Tensor, kinds: int | None = None) -> Ints:
-        """The same, were these the labels, of so many classes, of the data set."""
+        """Counts by other labels than the data set's, (clients, kinds)."""
         train, kinds = self.clients.train, self.dataset.num_classes if kinds is None else kinds
         return skew.counts_of(train.values.numpy(), train.sizes, labels.numpy(), kinds)
 
@@ -122,21 +121,20 @@ class FederatedData:
 
     @property
     def test_patients(self) -> list[int] | None:
-        """Patients among the test examples of each client; None where patients are not known."""
+        """Patients among the test examples of each client; None where unknown."""
         patients = self.dataset.patients
         return None if patients is None else [len(set(patients[rows].tolist())) for rows in self.clients.test]
 
     @property
     def domains(self) -> list[int] | None:
-        """The domain of each client, if all of a client's training examples are of one domain; None otherwise."""
+        """The domain of each client, if each client's training examples are of one domain; else None."""
         return self._one_each(self.dataset.domains)
 
     @property
     def client_names(self) -> tuple[str, ...] | None:
-        """A name per client; None if the data name neither clients nor domains, so that clients are numbers.
+        """A name per client; None if clients are numbers.
 
-        Clients that come with the data have the data's names; clients of one domain each are named after it, with a
-        number if several share it.
+        They are the data's names, or for clients of one domain each its name, with a number if several share it.
         """
         owners = None if self.names else self._one_each(self.dataset.owners)
         if owners is not None and len(set(owners)) == len(owners):
@@ -184,27 +182,25 @@ def federate(
     unseen: float | Sequence[str] = (),
     public: float | str = "",
 ) -> FederatedData:
-    """Divide a data set over clients, by default its own or 10 alike, and each one's examples into train, val and test.
+    """Divide a data set over clients (its own, or 10 alike), and their examples into train, val and test.
 
-    A client's n examples are drawn under its own key: round(test_fraction * n) are its own test set, and
-    round(val_fraction * (n - test)) its validation part, halves rounded up.  At least one example stays for training,
-    so that a small client may have an empty part (n <= 2 at 0.2).  Of the data's own clients (`Natural`) a part has
-    each class, or group, in its share.  A manifest (`FromManifest`) brings its own parts.
+    Of a client's n examples, round(test_fraction * n) are its test part, and round(val_fraction * (n - test)) its
+    validation part, halves rounded up.  At least one stays for training, so a small client may have an empty part (n <=
+    2 at 0.2).  With the data's own clients (`Natural`) each part has the same share of each class, or group.
 
-    Own test examples (`Dataset.own_test`) are their clients' test sets.  Where times are known (`Dataset.when`), a part
-    has the latest examples.  Where patients are known (`Dataset.patients`), shares are of patients, each of whom is in
-    one part, and is divided over clients by the class of most of its examples.
-
-    What clients agree on about columns and words is agreed anew by those that train: in the result's `dataset`.
+    Own test examples (`Dataset.own_test`) are their clients' test parts.  Where times are known (`Dataset.when`), a
+    part has the latest examples.  Where patients are known (`Dataset.patients`), shares are of patients, each in one
+    part; a split divides patients by their commonest class.  Scales and vocabularies are fitted to the training rows
+    again.
 
     Args:
         dataset: The examples.
-        split: The division; its `min_samples` counts all three parts.
+        split: The division; its `min_samples` counts all three parts.  `FromManifest` has its own parts.
         key: Root of all draws.
         test_fraction, val_fraction: Shares of each client's examples, in [0, 1).
-        unseen: Clients that come after training: a share of the clients, or their names (numbers where they have none);
-            beside those that the data mark (`Dataset.never_train`).  The clients that stay are numbered anew.
-        public: The server's rows: a share of all clients' training rows, or the name of a client whose rows they are.
+        unseen: Clients that come after training, beside those in `Dataset.never_train`: a share of the clients, or
+            names (numbers without names).  The others are renumbered.
+        public: The server's rows: a share of all clients' training rows, or the name of a client.
 
     Raises:
         ConfigError: If a fraction is not in [0, 1), or a field of the split is out of range.
@@ -267,10 +263,10 @@ def _without(fed: FederatedData, apart: Ints) -> FederatedData:
 
 
 def named_in(fed: FederatedData, groups: Sequence[Sequence[str]], role: str) -> dict[int, int]:
-    """The number of the group that names each client; clients whom nobody names are in the first, if that is empty.
+    """The index of the group that names each client; the first group, if empty, takes clients that no group names.
 
     Raises:
-        DataError: If a client is in no group or in several, or is not there.
+        DataError: If a client is in no group or in several, or does not exist.
     """
     named = [(c, i) for i, names in enumerate(groups) for c in numbers_of(fed, names, role).tolist()]
     if len(named) > len(dict(named)) or (groups and groups[0] and len(named) < fed.num_clients):
@@ -279,7 +275,7 @@ def named_in(fed: FederatedData, groups: Sequence[Sequence[str]], role: str) -> 
 
 
 def numbers_of(fed: FederatedData, names: Sequence[str], role: str = "unseen") -> Ints:
-    """The numbers of the clients of these names, ascending; `role` is what they are named for."""
+    """The numbers of clients by their names, ascending; `role` is for messages."""
     known = {name: i for i, name in enumerate(fed.client_names or map(str, range(fed.num_clients)))}
     for name in names:
         if name not in known:
@@ -357,13 +353,16 @@ def _check_together(dataset: Dataset, parts: Sequence[Ints], where: str) -> None
 def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: float, even: bool = True) -> ClientIndices:
     """Each client's examples in train, val and test.
 
-    What is cut are units: patients where they are known, else single examples.  A patient of several clients counts at
-    the one that has most of the examples.  Where times are known a part has the latest examples, and nobody trains on
-    earlier ones of a patient who is in it.
+    Units are patients where known, else single examples.  A patient of several clients belongs to the one with most of
+    the examples.  Where times are known a part has the latest examples, and earlier ones of its patients are left out.
 
-    `held` are each client's examples, ascending; those that the data have for testing (`Dataset.own_test`) are the only
-    ones.  `test` is the share of a client's units that test, `val` that of the others that validates; an `even`
-    part has each class, or group, in its share.  Client i draws with the key `key / i / "parts"`.
+    Args:
+        dataset: The examples; those of `Dataset.own_test` are the only ones for testing.
+        held: Each client's examples, ascending.
+        key: Client i draws with `key / i / "parts"`.
+        test: Share of a client's units for testing.
+        val: Share of its other units for validation.
+        even: Each class, or group, has the same share in each part.
 
     Raises:
         DataError: If a client has examples and none to train on.
@@ -412,10 +411,7 @@ def cut(dataset: Dataset, held: Sequence[Ints], key: Key, test: float, val: floa
 
 
 def apart(clients: ClientIndices, patients: Ints | None) -> ClientIndices:
-    """The clients without training examples of patients who validate or test at any, nor validation ones of the latter.
-
-    Only of patients who are at several clients there are such.
-    """
+    """The clients without training or validation examples of patients who are in a later part at another client."""
     if patients is None:
         return clients
     train, val, test = (patients[getattr(clients, part).values.numpy()] for part in PARTS)
@@ -424,9 +420,9 @@ def apart(clients: ClientIndices, patients: Ints | None) -> ClientIndices:
 
 
 def pooled(fed: FederatedData) -> FederatedData:
-    """One client that holds every client's training and validation examples, for the centralised bound.
+    """One client with every client's training and validation examples, for the centralised bound.
 
-    Its test part is empty: the personal test sets stay out of training and with the original `fed`.
+    Its test part is empty: the clients' test parts stay in `fed`.
     """
     train, val = (part.values.sort().values for part in (fed.clients.train, fed.clients.val))
     clients = ClientIndices.of([ClientIndex(train, val, torch.empty(0, dtype=torch.int64))])
@@ -436,7 +432,7 @@ def pooled(fed: FederatedData) -> FederatedData:
 def to_manifest(fed: FederatedData) -> dict[str, Any]:
     """The division as JSON (schema 1): names, examples of each client and their hash, statistics of the training part.
 
-    What there is for each client is text (`unskew.data.manifest.as_text`), sizes apart.
+    Arrays are text (`unskew.data.manifest.as_text`), except sizes.
     """
     counts, domains, later = fed.label_counts, fed.domains, fed.unseen
     stats: dict[str, Any] = asdict(skew.summary(counts)) | {"sizes": counts.sum(1).tolist()}
@@ -477,7 +473,7 @@ def to_manifest(fed: FederatedData) -> dict[str, Any]:
 
 
 def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
-    """The division a manifest records, for exactly the data set it was made from; its statistics are not read.
+    """The division in a manifest, for the data set it was made from; statistics are not read.
 
     Raises:
         DataError: If the manifest is broken (`read_manifest`) or belongs to other data; both hashes are shown.
@@ -490,7 +486,7 @@ def from_manifest(path: Path | str, dataset: Dataset) -> FederatedData:
 
 
 def split_label(fed: FederatedData) -> str:
-    """The split by which clients got their data, as in `dirichlet(alpha=0.1), 20 clients`."""
+    """The split in words, as in `dirichlet(alpha=0.1), 20 clients`."""
     record = {k: v for k, v in fed.split.items() if k not in ("name", "num_clients", "min_samples") and v is not None}
     inner = ", ".join(f"{k}={v}" for k, v in record.items())
     name = f"{fed.split['name']}({inner})" if inner else f"{fed.split['name']}"

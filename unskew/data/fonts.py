@@ -10,8 +10,8 @@ Departures The fonts are 20 faces of 7 families that come with Matplotlib 3.8 an
            The authors chose their ranges manually and did not print them: these are ours, and so are the slant, the
            weight and the outline of strokes, and shaded backgrounds.
 
-Nothing of FreeType's rasteriser is used: outlines are read unhinted, in font units, and drawn here, so that its
-version and its settings cannot change an image.
+Outlines are read unhinted, in font units, and drawn here, so that FreeType's version and settings cannot change an
+image.
 """
 
 from pathlib import Path
@@ -50,13 +50,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def printed(labels: npt.NDArray[Any], key: Key) -> npt.NDArray[np.uint8]:
-    """An image of each digit.
-
-    Image i depends on the key, on i and on labels[i] only: more labels leave the first images as they are.
+    """An image of each digit; image i depends only on the key, i and labels[i].
 
     Args:
         labels: Digits (N,), 0 .. 9.
-        key: Source of randomness; the same key gives the same images.
+        key: Source of randomness.
 
     Returns:
         uint8 RGB (N, 28, 28, 3).
@@ -177,10 +175,10 @@ def _blurred(paint: Floats, sigma: Floats) -> Floats:
 
 
 def font_files() -> Path:
-    """The folder of the fonts.
+    """The folder of Matplotlib's fonts.
 
     Raises:
-        DataError: If Matplotlib, which has them, is not installed.
+        DataError: If Matplotlib is not installed.
     """
     try:
         from matplotlib import get_data_path

@@ -37,7 +37,7 @@ class HubOptions:
     Attributes:
         image, label: Columns, "image" and "label" by default.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3).
         text: Column of texts, instead of images.
-        domain: Column that says where a training example comes from; none by default.
+        domain: Column of the domain of a training example; none by default.
         train, test: Splits, "train" and "test" by default; test "none" sets a fixed fifth of train aside.
         config, revision: One of the repository's configurations, and a commit.
         size: Images are resized to size x size, pixels.
@@ -71,13 +71,13 @@ KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def fetch(name: str, options: HubOptions) -> dict[str, Any]:
-    """Both parts of a data set in the plain layout, from the hub or from the cache that `datasets` keeps.
+    """Both parts of a data set in the plain layout, from the hub or from the cache of `datasets`.
 
-    The name is one of `KNOWN`, or OWNER/NAME; a text column is read in place of images.
+    The name is one of `KNOWN`, or OWNER/NAME.
 
     Raises:
-        DataError: If there can be no such repository, `datasets` is not installed, the hub cannot be reached, the
-            repository, configuration, split or a column does not exist, or images do not fit together.
+        DataError: If `datasets` is not installed, the hub cannot be reached, repository, split or column do not exist,
+            or images do not fit together.
     """
     repository, known = KNOWN.get(name, (name, {}))
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
@@ -133,10 +133,10 @@ def _column(part: Any, name: str, where: str, option: str) -> Any:
 
 
 def images(values: Iterable[Any], size: int | None, place: Place, number: int = 0) -> npt.NDArray[np.uint8]:
-    """Images as uint8: (N, H, W) if all are grey, else (N, H, W, 3); `place` names one.
+    """Images as uint8: (N, H, W) if all are grey, else (N, H, W, 3); `place` describes one.
 
     Raises:
-        DataError: If a value is not an 8-bit image, sizes differ, or memory has no room for so many like the first.
+        DataError: If a value is not an 8-bit image, sizes differ, or memory is too small for all.
     """
     decoded: list[npt.NDArray[np.uint8]] = []
     for i, value in enumerate(values):
@@ -152,7 +152,7 @@ def images(values: Iterable[Any], size: int | None, place: Place, number: int = 
 
 
 def check_depth(image: Any, where: str) -> None:
-    """Refuse an image of Pillow's of other than 8 bits a channel.
+    """Refuse an image of Pillow's with other than 8 bits a channel.
 
     Raises:
         DataError: If it is one.
@@ -168,7 +168,7 @@ def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
     """One image as uint8, (H, W) if it is grey, else (H, W, 3).
 
     Raises:
-        DataError: If it is no image of 8 bits a channel, or an array of another size than is asked for.
+        DataError: If it is not an image of 8 bits a channel, or an array of another size than asked for.
     """
     if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
         check_depth(value, where)

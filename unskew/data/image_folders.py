@@ -1,13 +1,12 @@
 """Reads images: in folders of sites and classes, or named by a table that lies beside them.
 
-    PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; where all images are one
-    client's own, the same without SITE.  All images below the folder of a class are of this class, however deep they
-    lie: a folder for each patient is usual, as PATH/SITE/CLASS/PATIENT/file.
+    PATH/SITE/CLASS/file, or PATH/SITE/train/CLASS/file and PATH/SITE/test/CLASS/file; for one client's own images
+    without SITE.  All images below the folder of a class are of this class, such as PATH/SITE/CLASS/PATIENT/file.
 
-    PATH/labels.csv, with a row for each image: its path from PATH, or the file's name, with or without its ending,
-    where only one file has it; its label and, where known, its site and patient.
+    PATH/labels.csv, with a row for each image: its path from PATH, or its unique file name with or without ending;
+    its label; and, where known, its site and patient.
 
-A folder is a table, too: what the path says of an image is a row of it.
+A folder is read as a table, too, with a row for each image.
 """
 
 import importlib
@@ -50,22 +49,22 @@ _FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Rules that bring images to one shape and classes to one order, and the table that names the images, if one does.
+    """Shape of the images, order of the classes, and the table that names the images, if there is one.
 
     Attributes:
         labels: The table, CSV or Parquet, by its path from the folder; without it folders are sites and classes.
         image: Its column of the images.
-        target: Its column of what is learned; several columns where it has several, as 0 or 1 for each label.
-        client, patient, patient_ids, test: Columns as of any table (`unskew.data.tables.TableOptions`); without
-            a client a split divides the images.  Of folders the patient is "folder" if each directly in that of a class
-            is one patient's: those of one name at one site are one's, and a file beside them is somebody else's.
+        target: Its column of the target; several columns of 0 and 1 for several labels.
+        client, patient, patient_ids, test: Columns as in `unskew.data.tables.TableOptions`; without a client a split
+            divides the images.  In folders, patient "folder" makes each folder in that of a class one patient's: those
+            of one name at one site belong together, and a file beside them is a patient by itself.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those that occur.
-        alone: The folder is one client's own: no folders of sites are in it, and a column `client` is not read.
-        mean, std: Of each channel, by which pixels in [0, 1] are standardised; by default those of the training images.
-        channels: 1 makes all images grey, 3 gives all three channels; by default grey ones stay grey where all are.
-        testing: All images are for testing, unless folders or `test` say which are, and `alone` is as the folder
-            looks: true if images lie directly in its folders, or these are called after `classes` or train and test.
+        alone: The folder is one client's own: it has no folders of sites, and a column `client` is not read.
+        mean, std: Of each channel, to standardise pixels in [0, 1]; by default those of the training images.
+        channels: 1 makes all images grey, 3 gives all three channels; by default they are grey if all are.
+        testing: All images are for testing, unless folders or `test` say which.  `alone` is then true if images lie
+            directly in the folders, or these are named after `classes` or train and test.
     """
 
     labels: str | None = None
@@ -84,10 +83,10 @@ class ImageOptions:
     testing: bool = False
 
     def __post_init__(self) -> None:
-        """Write names in one form of Unicode, as tables have them.
+        """Normalise names to one form of Unicode (NFC).
 
         Raises:
-            ConfigError: If columns are named and no table, or a table and not what is in it.
+            ConfigError: If columns are named without a table, or a table without its columns.
         """
         for setting in ("image", "target", "client", "patient", "classes"):
             object.__setattr__(self, setting, composed_names(getattr(self, setting)))
@@ -107,8 +106,8 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """The images of a folder as one table.
 
     Raises:
-        DataError: If there is no such folder, image, table or column, folders are not laid out so, something is a link,
-            an image cannot be read, sizes differ, or a row names no image or one that another has named.
+        DataError: If folder, image, table or column are missing, folders are laid out otherwise, something is a link,
+            an image cannot be read, sizes differ, or a row names no image or one named before.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")
@@ -219,12 +218,12 @@ def _in_folders(root: Path, options: ImageOptions) -> _Read:
 
 # ---------------------------------------------------------------- files
 def files_below(root: Path) -> tuple[list[Path], list[Path]]:
-    """All images below the folder, in order, files directly in a folder before those of its folders; and other files.
+    """All images below the folder, in order, and other files; hidden ones are left out.
 
-    Hidden ones are neither.
+    A folder's own files come before its folders.
 
     Raises:
-        DataError: If a folder cannot be read, or something is a link: what it leads to may be anywhere.
+        DataError: If a folder cannot be read, or something is a link.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -244,7 +243,7 @@ def files_below(root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def images_below(root: Path) -> list[Path]:
-    """The images of `files_below`; other files are named in a warning."""
+    """The images of `files_below`; a warning names other files."""
     images, others = files_below(root)
     for sentence in tables.unread(root, others, READ):
         warn(sentence)
@@ -272,13 +271,12 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
-    """The images in files, as those that a model was trained on were read.
+    """The images in files, read like those that a model was trained on.
 
-    They are turned upright; where training had squares they are resized to them, grey ones get three channels where the
-    model has them, and ones with colours become grey where those for training did, or where their channels are equal.
+    They are turned upright, resized if training had squares, and made grey or RGB as the model needs.
 
     Raises:
-        DataError: As in `pixels`, or if some have colours and those for training were grey by themselves.
+        DataError: As in `pixels`, or if some have colours and the model was trained on grey images.
     """
     channels, height, width = inputs.shape
     size = height if height == width else None
@@ -291,10 +289,10 @@ def read_files(files: Sequence[Path], inputs: Inputs) -> npt.NDArray[np.uint8]:
 
 
 def pixels(files: Sequence[Path], size: int | None, channels: Literal[1, 3] | None) -> npt.NDArray[np.uint8]:
-    """The images, (N, H, W) if all are grey or made so, which 1 of the `channels` does, else (N, H, W, 3).
+    """The images, (N, H, W) if all are grey or `channels` is 1, else (N, H, W, 3).
 
     Raises:
-        DataError: If a file is no image, sizes differ, or memory has no room for all.
+        DataError: If a file is not an image, sizes differ, or memory is too small for all.
     """
 
     def read() -> Iterator[Any]:

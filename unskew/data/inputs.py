@@ -1,4 +1,4 @@
-"""Preprocessing of raw inputs; stored with a trained model, so that it can be used on new data."""
+"""Preprocessing of raw inputs; it is stored with a trained model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,20 +41,19 @@ SUDDEN, NEVER = 5, 20
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, and what becomes of it: (value - mean) / sd, or a 0/1 column for each word.
+    """A column of a table and its preprocessing: (value - mean) / sd, or a 0/1 column for each word.
 
     `fill`, `mean` and `sd` have one number, or one for each of `Inputs.clients`.
 
     Attributes:
         name: Its name in the table.
         kind: "number"; "category": words; or "text": texts, of which `values` are words.
-        fill: What takes the place of a gap, in the column's unit; empty if gaps are refused.
-        mean, sd: Of the training rows; empty if the column keeps its scale.  Where sd is 0 the column becomes 0.
-        gaps: Followed by a 0/1 column that says where a gap was.
+        fill: Replaces a gap, in the column's unit; empty if gaps are refused.
+        mean, sd: Of the training rows; empty if the column keeps its scale.  With sd 0 the column becomes 0.
+        gaps: A 0/1 column for gaps follows.
         values: The words that have a column each, in order.
-        other: A further column for words that are none of these; without it they are 0 in all.
-        unlearnt: Those of `values` that no client had in training.  They count as none of these: nothing was learnt for
-            their columns, which stay 0.
+        other: A further column for all other words; without it they are 0 in all.
+        unlearnt: Those of `values` that no client had in training; their columns stay 0, and they count as other words.
         gaps_unlearnt: No client had a gap in training, so the 0/1 column of gaps stays 0.
     """
 
@@ -71,17 +70,17 @@ class Column:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the network's inputs that the column becomes."""
+        """Names of the column's inputs to the network."""
         own = (self.name,) if self.kind == "number" else tuple(f"{self.name}={value}" for value in self.values)
         return (*own, *[f"{self.name}=other"] * self.other, *[f"{self.name} missing"] * self.gaps)
 
     @property
     def by_client(self) -> bool:
-        """True if each client's values are scaled or filled with numbers of its own."""
+        """True if each client scales or fills with its own numbers."""
         return max(len(self.fill), len(self.mean)) > 1
 
     def prepared(self, values: Array, client: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
-        """The network's inputs (N, features) from raw values (N,), as in a `RawTable`, of each row's client, or of one.
+        """The network's inputs (N, features) from raw values (N,); `client` is that of each row, or one for all.
 
         Raises:
             DataError: If there is a gap and gaps are refused, or a number is infinite in float32.
@@ -111,7 +110,7 @@ class Column:
 
 
 def column_notes(trained: Column, values: Array, known: str = "in training") -> list[str]:
-    """Sentences on new values that were otherwise where they are `known`: another unit, strange words, or gaps."""
+    """Notes on new values that differ from the `known` ones: another unit, new words, or gaps."""
     rows, missing, sentences = len(values), int(gaps_in(values).sum()), []
     if values.dtype.kind == "f" and len(trained.sd) == 1 and trained.sd[0] and missing < rows:
         middle, mean, sd = float(np.nanmedian(values)), trained.mean[0], trained.sd[0]
@@ -139,19 +138,19 @@ class Inputs:
     """The way from raw inputs to tensors.
 
     Attributes:
-        kind: "images" are uint8 and standardised by channel, "texts" become token ids, a "table" is prepared column by
-            column, a "tree" part by part, anything else stays as given.
-        mean, std: By which each channel of images, in [0, 1], is standardised; a deviation of 0 makes the channel 0.
+        kind: "images" are uint8 and standardised by channel, "texts" become token ids, a "table" is prepared by column,
+            a "tree" by part; anything else stays.
+        mean, std: Standardise each channel of images in [0, 1]; a deviation of 0 makes the channel 0.
         vocabulary: Words of the training texts, in the order of their token ids.
         columns: Columns of a table, in order.
-        clients: Names of the clients whose numbers some columns have.
-        gaps: Words of the table that mean that there is no value; a word that is a number means that number, too.
-        thousands, decimal, encoding: How the table's file is written (`unskew.data.tables.TableOptions`).
-        shape: Of one example as the network takes it; empty of texts and tables.
-        dtype: "float32" or "int64", of inputs that stay as given; empty of others.
-        largest: Largest absolute value of the training images, before they were standardised; None of others.
-        made_grey: True if images with colours were made grey, so that a new one is made so, too.
-        parts: Names of the parts of a tree, and the way of each; of a tuple the names are 0, 1, ...
+        clients: Names of the clients with numbers of their own in some columns.
+        gaps: Words of the table for a missing value; a word that is a number means that number, too.
+        thousands, decimal, encoding: Format of the table's file (`unskew.data.tables.TableOptions`).
+        shape: Of one example as the network takes it; empty for texts and tables.
+        dtype: "float32" or "int64", of inputs that stay as given; else empty.
+        largest: Largest absolute value of the raw training images; else None.
+        made_grey: True if images with colours were made grey; new ones are made grey, too.
+        parts: Names of the parts of a tree, and the inputs of each; for a tuple 0, 1, ...
     """
 
     kind: Literal["as given", "images", "texts", "table", "tree"] = "as given"
@@ -177,22 +176,22 @@ class Inputs:
 
     @property
     def levels(self) -> tuple[tuple[float, float], ...] | None:
-        """Return what black and the brightest value of training images became in each channel; None if not known."""
+        """Black and the largest training value of each channel, after standardisation; None if unknown."""
         if self.kind != "images" or self.largest is None or not all(self.std):  # a constant channel has lost its level
             return None
         tables = [standardised(mean, std) for mean, std in zip(self.mean, self.std, strict=True)]
         return tuple((float(of[0]), float(of[int(self.largest)])) for of in tables) if self.largest else None
 
     def read_as(self, other: "Inputs") -> "Inputs":
-        """The same, of raw inputs that are read as the other's: a file as it is written, images in colour or grey."""
+        """The same, for raw inputs in the format of `other`: of a file, or in colour or grey."""
         how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
         return replace(self, **how)
 
     def of(self, client: str | int | None) -> "Inputs":
-        """The same with one client's own numbers alone, so that the others' stay where they are.
+        """The same with the numbers of one client only, so that those of others are not disclosed.
 
         Raises:
-            DataError: If columns have clients' own numbers, and there are none of a client of this name.
+            DataError: If columns have clients' own numbers, and none for this client.
         """
         if client is None or not self.clients:
             return self
@@ -210,13 +209,13 @@ class Inputs:
         """The tensor a network takes for a batch of raw inputs.
 
         Args:
-            x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W), with whole values from 0 to 255 or with
-                floats, as in training; texts; an array of numbers; or a DataFrame, a mapping of columns, a row
-                (mapping) or a list of rows, with the columns trained on.  Of several parts a tuple or a mapping.
-            client: Name of the client whose rows they are, where each client's were scaled with its own numbers.
+            x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W), as whole values 0 to 255 or floats, as in
+                training; texts; an array of numbers; or a DataFrame, a mapping of columns, a row (mapping) or a list of
+                rows, with the columns of training.  Several parts are a tuple or a mapping.
+            client: Name of the client whose rows they are, where each client has its own scale.
 
         Raises:
-            DataError: If they are no such inputs, of another shape than those of training, or not finite.
+            DataError: If they are other inputs, of another shape than in training, or not finite.
         """
         if self.kind == "tree":
             names = [name for name, _ in self.parts]
@@ -289,7 +288,7 @@ def _channels_first(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> tuple[tuple[float, float], ...] | None:
-    """Return the mean and deviation of each channel that settings name; None if they name none.
+    """The mean and deviation of each channel in the settings; None if there are none.
 
     Raises:
         ConfigError: If they are not a finite mean and a deviation above 0 for each channel.
@@ -304,14 +303,14 @@ def constants_of(mean: Sequence[float] | None, std: Sequence[float] | None) -> t
 
 
 def standardised(mean: float, std: float) -> npt.NDArray[np.float32]:
-    """Standardised value of each of the 256 levels of a channel; a constant channel is 0 throughout."""
+    """Standardised value of each of the 256 levels of a channel; all 0 for a constant channel."""
     if std == 0.0:
         return np.zeros(256, np.float32)
     return np.asarray((np.arange(256) / 255 - mean) / std, np.float32)
 
 
 def refused_row(x: Array) -> tuple[int, str] | None:
-    """The first example with a value that is not a finite float32, and what it has."""
+    """The first example with a value that is not a finite float32, and the value in words."""
     for part in blocks(x) if x.dtype.kind == "f" else ():
         rows = x[part].reshape(len(x[part]), -1)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
@@ -336,9 +335,9 @@ def prepared(
 
 
 def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """Named columns of a DataFrame, a mapping of columns, rows (mappings), one row, or an array (N, columns) by place.
+    """Named columns of a DataFrame, a mapping of columns, one row or several, or an array (N, columns).
 
-    `gaps` are the words of each that mean that there is no value.
+    Rows are mappings, and columns of an array go by position.  `gaps` are each column's words for a missing value.
 
     Raises:
         DataError: If there is no such column, or a value is neither a number nor a word.
@@ -363,10 +362,10 @@ def raw_table(x: Any, names: Sequence[str], gaps: Mapping[str, Sequence[str]]) -
 
 
 def check_known(where: str, name: str, known: Sequence[str]) -> None:
-    """Refuse rows without a column that the model was trained on; `where` are they, as in "new.csv has".
+    """Refuse rows without a column of training; `where` begins the message, as in "new.csv has".
 
     Raises:
-        DataError: If it is not among those that are there.
+        DataError: If `name` is not in `known`.
     """
     if composed(name) not in known:
         nearest = did_you_mean(name, known)

@@ -1,8 +1,7 @@
-"""Sets the latest rows of each client aside, so that nothing trains on what came after a row it is judged by.
+"""Sets the latest rows of each client aside for testing, so that no model is trained on rows later than its test rows.
 
-A model is used later than it was trained.  What it will be worth then is told by rows later than all those it has seen,
-and choices on the way to it by the latest of these.  Rows of one time are on one side of a cut.  Whoever has rows on
-both sides, a patient or a machine, is judged by the later ones, and nothing trains on the earlier ones.
+Validation rows are the latest of the others.  Rows of equal times are on one side of a cut.  Of a patient (or machine)
+with rows on both sides, the later ones are test rows and the earlier ones are left out.
 """
 
 import math
@@ -28,15 +27,15 @@ ISO = "as in 2024-06-30 or 2024-06-30T14:00"
 
 @dataclass(frozen=True)
 class Latest:
-    """Test rows that are each client's latest; in a file `test = { latest = "admitted", after = "2024-06-30" }`.
+    """Test rows are each client's latest; in a file `test = { latest = "admitted", after = "2024-06-30" }`.
 
     Attributes:
-        latest: Column that says when each row was, in dates or numbers; it is no input.  Beside (x, y) an array of
-            these, beside {client: (x, y)} one for each client.
+        latest: Column of the time of each row, in dates or numbers; it is no input.  Beside (x, y) an array of times,
+            beside {client: (x, y)} one for each client.
         after: The last date, or number, of training: a year, a month, a day or a time.  Test rows are all later ones.
-        share: Share of each client's rows, where no date is given; by default `test_fraction`.
-        gap: Days, or units where times are numbers, that are in no part: those after the date, or those before a
-            client's first test row where there is none.  It needs clients of the data's own.
+        share: Share of each client's rows, if no date is given; by default `test_fraction`.
+        gap: Days (or units of numbers) that are in no part: those after the date, or those before a client's first test
+            row.  It needs clients of the data's own.
     """
 
     latest: Any
@@ -45,10 +44,10 @@ class Latest:
     gap: float = 0.0
 
     def __post_init__(self) -> None:
-        """Write the column in one form of Unicode, as tables have it, and a date in words.
+        """Normalise the column's name (Unicode NFC), and write a date as text.
 
         Raises:
-            ConfigError: If there are both a date and a share, or one is none, or the gap is no length.
+            ConfigError: If there are both a date and a share, one is invalid, or the gap is no length.
         """
         if isinstance(self.latest, str):
             object.__setattr__(self, "latest", composed(self.latest))
@@ -65,16 +64,16 @@ class Latest:
 
     @property
     def column(self) -> str | None:
-        """The column of a table; None where times are given as they are."""
+        """The column of a table; None where times are given directly."""
         return self.latest if isinstance(self.latest, str) else None
 
     @property
     def where(self) -> str:
-        """Name of what says when, for messages."""
+        """What holds the times, for messages."""
         return "latest" if self.column is None else f"column {self.column!r}"
 
     def is_after(self, when: Times, gap: float = 0.0) -> Bools:
-        """True for the rows that are later than `after`, by more than a gap if there is one.
+        """Which rows are later than `after`, by more than a gap if there is one.
 
         Raises:
             DataError: If one is a date and the other a number.
@@ -111,9 +110,9 @@ def _number(after: str) -> float | None:
 
 
 def moments(values: Any, where: str, place: Place = by_number) -> Times:
-    """Times of the rows, of dates, times, words for these in ISO form, or numbers.
+    """Times of the rows: from dates, times, ISO text, or numbers.
 
-    They are in microseconds, in UTC where time zones are given, or numbers.  `where` is what holds them, in a message.
+    They are in microseconds UTC, or numbers.  `where` names their source in a message.
 
     Raises:
         DataError: If a row has none, or something else, or kinds are mixed.
@@ -148,17 +147,18 @@ def _moment(value: Any) -> Any:
 
 
 def written(moment: Any) -> str:
-    """A time as people write it: without hours at midnight, a whole number without decimals."""
+    """A time as text: without hours at midnight, a whole number without decimals."""
     if not isinstance(moment, np.datetime64):
         return str(int(moment)) if float(moment).is_integer() else repr(float(moment))
     return str(moment).removesuffix(".000000").removesuffix("T00:00:00")
 
 
 def latest(when: npt.NDArray[Any], share: float, patients: npt.NDArray[np.int64] | None = None) -> tuple[Bools, Bools]:
-    """The latest of one client's rows, and those of the others that may be trained on.
+    """Which of one client's rows are the latest, and which of the others may be trained on.
 
-    As near to the share as may be, half rounded up: rows of one time stay together, and one time stays.  Rows of
-    patients who are among the latest are in neither; if none were left to train on, nothing is set aside.
+    The share is met as nearly as possible, half rounded up: rows of equal times stay together, and one time stays for
+    training.  Earlier rows of patients among the latest are in neither; if no row were left to train on, nothing is set
+    aside.
 
     >>> latest(np.array([3, 1, 2, 3, 0]), 0.2)[0]
     array([ True, False, False,  True, False])
@@ -184,13 +184,13 @@ def cut(
     clients: Sequence[str] | None = None,
     patients: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Bools, Bools, list[str], str]:
-    """Cut the rows of all clients, by the times, client and patient of each; no two clients share a patient.
+    """Cut the rows of all clients, by the time, client and patient of each; no two clients share a patient.
 
-    A `fraction` of each client's rows is late, where the rule has neither a date nor a share.
+    A `fraction` of each client's rows is late, unless the rule has a date or a share.
 
     Returns:
-        True for rows to train on, and for rows to test on, (N,).  Then sentences on what is left out, and one on what
-        makes the cut impossible; empty without.
+        Which rows are for training and which for testing, bool (N,).  Then notes on what is left out, and an error if
+        the cut is impossible (empty if not).
 
     Raises:
         DataError: If a number is given for dates, or a date for numbers.

@@ -1,6 +1,6 @@
-"""A first look at data: sites, sizes, labels, columns, gaps, how much sites disagree, and duplicate rows.
+"""A first look at data: sites, sizes, labels, columns, gaps, differences between sites, and duplicate rows.
 
-Disagreement is one number for sizes, one for labels, one for columns, each beside what chance alone would give:
+Differences are one number for sizes, one for labels and one for columns, each beside its mean under chance:
 
     sizes     effective number of clients 1 / sum p_k^2, p_k the client's share of rows (M. O. Hill, "Diversity and
               evenness", Ecology 54, 1973: order 2)
@@ -8,8 +8,7 @@ Disagreement is one number for sizes, one for labels, one for columns, each besi
               number the share of its variance that lies between clients, eta^2 (K. Pearson, 1905)
     columns   the same of each column, and their mean
 
-Whether labels and columns differ by more than chance is tested (`unskew.data.differs`), with p corrected for the number
-of targets and of columns (`holm`).
+Differences of labels and columns are tested (`unskew.data.differs`), with p corrected for their number (`holm`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,9 +53,9 @@ class SiteLook:
         name: Its name.
         train, test: Numbers of rows; without known test rows all are training rows.
         missing: Share of its values that are gaps.
-        patients: Number of those who are in its rows; None if they are not known.
-        train_span, test_span: Times of the first and the last row of each; None if there is none, or test rows are not
-            the latest.
+        patients: Number of patients; None if unknown.
+        train_span, test_span: Times of the first and the last row of each part; None if unknown, or if test rows are
+            not the latest.
     """
 
     name: str
@@ -70,9 +69,9 @@ class SiteLook:
 
 @dataclass(frozen=True)
 class TargetLook:
-    """A target: its name, its classes (empty if it is a number), and what it is at each client.
+    """A target: its name, its classes (empty if it is a number), and its values at each client.
 
-    `by_site` are rows of each class, test rows included; of a number its mean and deviation, empty where it has none.
+    `by_site` are rows of each class, test rows included; for a number its mean and deviation, empty without values.
     """
 
     name: str
@@ -82,7 +81,7 @@ class TargetLook:
 
 @dataclass(frozen=True)
 class ColumnLook:
-    """A column: what it holds, its gaps, and how much of its variance lies between sites.
+    """A column: its content, its gaps, and how much of its variance lies between sites.
 
     Attributes:
         name: Its name.
@@ -90,9 +89,9 @@ class ColumnLook:
         summary: Mean and deviation, or the commonest words.
         missing: Share of rows with a gap.
         missing_by_site: The same for each site.
-        lowest, highest, mean, sd: Of numbers; None of others.
-        between: How sites differ in it; None where there is one site, or no variance.
-        means: Of each site, in deviations from the mean of all; of words the share of the commonest.  None for a site
+        lowest, highest, mean, sd: Of numbers; else None.
+        between: How sites differ in it; None with one site, or no variance.
+        means: Of each site, in deviations from the mean of all; for words the share of the commonest.  None for a site
             without a value.
     """
 
@@ -111,9 +110,9 @@ class ColumnLook:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """One number for how sites differ, what chance alone would give on average, and what it means.
+    """How sites differ, in one number, its mean under chance, and its meaning in words.
 
-    `p` is the chance that alike sites differ as much, in columns the smallest by Holm; None of sizes.
+    `p` is the p-value, for columns the smallest after Holm; None for sizes.
     """
 
     name: str
@@ -125,18 +124,18 @@ class Disagreement:
 
 @dataclass(frozen=True, repr=False)
 class Look:
-    """Summary of a data set; `print` says it in sentences.
+    """Summary of a data set; `print` shows it.
 
     Attributes:
         name: Name of the data.
-        rows, test_rows: Numbers of rows, and of test rows among them; None where none are known.
+        rows, test_rows: Numbers of rows, and of test rows among them; None where unknown.
         sites: The clients, in order; empty if the data have none.
-        targets: What is learned; empty if it is not known.
-        columns: What is known of each column.
+        targets: The targets; empty if unknown.
+        columns: The columns.
         disagreement: Numbers for sizes, labels and columns.
-        notes: Sentences on what a run would warn of, or refuse.
-        patients: Number of those who are in the rows; None if they are not known.
-        train_span, test_span: As of a site.
+        notes: Notes and errors of a run on these data.
+        patients: Number of patients; None if unknown.
+        train_span, test_span: As in `SiteLook`.
     """
 
     name: str
@@ -173,7 +172,7 @@ class Look:
 
     @property
     def lead(self) -> str:
-        """A few sentences on what there is and how sites differ."""
+        """A few sentences on the data and on how sites differ."""
         return " ".join(map(sentence, (self.size, *(d.meaning for d in self.disagreement))))
 
     def __str__(self) -> str:
@@ -197,24 +196,22 @@ def describe(
     data_dir: Path | str | None = None,
     data_options: Mapping[str, Any] | None = None,
 ) -> Look:
-    """Look at data: sites, sizes, labels, columns, gaps, disagreement, and rows that stand twice.
+    """Look at data: sites, sizes, labels, columns, gaps, differences between sites, and duplicate rows.
 
     Args:
-        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: one of these but a path}, what
-            `unskew.load` returns, or a name.
-        target, client: Columns of a table; both may be left out.  Several targets are named in a list, as for
-            `simulate`.
-        patient: Column of a table that says who is in the row: patients are counted, and those in two parts named.
-        patient_ids: Whose the patients' names are, as for `simulate`.
-        test: Column that says which rows are test rows, a table of them, or `Latest`, that they are the latest.
-        leave_out: Columns of a table that are not looked at.
-        preprocess: What will become of a table's columns, as for `simulate`; no note advises it then.
+        data: A DataFrame, the path of a table, (x, y), (x, y, patients), {client: one of these but a path}, the result
+            of `unskew.load`, or a name.
+        target, client: Columns of a table, both optional; several targets are a list.
+        patient: Column of a table with the patient of each row; patients in two parts are named.
+        patient_ids: Whose the patients' names are, as in `simulate`.
+        test: Column that says which rows are test rows, a table of them, or `Latest`.
+        leave_out: Columns of a table to ignore.
+        preprocess: Planned preprocessing, as in `simulate`; notes then do not advise it.
         data_dir: Folder of named data sets.
-        data_options: Settings of data that are named, as for `simulate`, such as how a CSV file is written; the columns
-            above may stand here, too.
+        data_options: Settings of the data, as in `simulate`, such as the format of a CSV file or the columns above.
 
     Raises:
-        ConfigError: If a setting is unknown, is given twice, or says nothing about such data.
+        ConfigError: If a setting is unknown, given twice, or does not apply to such data.
         DataError: If the data cannot be read, or a column is missing.
     """
     rules, left_out = rules_of(preprocess), [leave_out] if isinstance(leave_out, str) else list(leave_out)
@@ -238,7 +235,7 @@ def describe(
 
 
 def of_dataset(data: Dataset) -> DataTable:
-    """The table of a data set, as it is after it was read."""
+    """The table of a data set."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
     owners, patients = (None if of is None else of.numpy() for of in (data.owners, data.patients))
     if data.own_test is not None:
@@ -274,7 +271,7 @@ def of_dataset(data: Dataset) -> DataTable:
 
 # ---------------------------------------------------------------- the look
 def look(table: DataTable) -> Look:
-    """Sum up a table: numbers that are shown as tables and figures, and sentences."""
+    """Summary of a table: numbers for tables and figures, and notes."""
     if table.part is not None and (table.part == LEFT_OUT).any():
         table = table.take(np.flatnonzero(table.part != LEFT_OUT))
     test = np.zeros(len(table), bool) if table.part is None else table.part == TEST

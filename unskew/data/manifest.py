@@ -1,7 +1,6 @@
-"""The record of a division: which training examples each client trains, validates and tests on.
+"""The record of a division: the training, validation and test examples of each client.
 
-It is JSON.  Its arrays are .npy files in base64: of a million clients there is one for each part, and not a million
-lists.
+It is JSON.  Arrays are .npy files in base64, one for each part of all clients.
 """
 
 import base64
@@ -35,7 +34,7 @@ class _Unseen:
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """A manifest as it is written; what else is in it says what was measured."""
+    """A manifest as written; further entries are statistics."""
 
     schema: Literal[1]
     dataset: str
@@ -49,7 +48,7 @@ class Manifest:
 
 
 def as_text(numbers: npt.NDArray[Any]) -> str:
-    """Whole numbers as text, in as few bytes as the largest of them needs.
+    """Whole numbers as text, in the smallest type that fits.
 
     >>> from_text(as_text(np.array([[3, 5], [1, 0]]))).tolist()
     [[3, 5], [1, 0]]
@@ -61,10 +60,10 @@ def as_text(numbers: npt.NDArray[Any]) -> str:
 
 
 def from_text(text: str) -> npt.NDArray[np.int64]:
-    """The whole numbers, from 0, that `as_text` wrote.
+    """Whole numbers from 0, as written by `as_text`.
 
     Raises:
-        ValueError: If it did not write the text.
+        ValueError: If the text is something else.
     """
     numbers = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
     if numbers.dtype.kind != "i" or (numbers < 0).any():
@@ -73,7 +72,7 @@ def from_text(text: str) -> npt.NDArray[np.int64]:
 
 
 def parts_of(clients: Any) -> Packed:
-    """The parts of clients as a manifest has them."""
+    """The parts of clients for a manifest."""
     parts = {name: getattr(clients, name) for name in PARTS}
     return {name: (as_text(part.values.numpy()), as_text(part.sizes)) for name, part in parts.items()}
 
@@ -82,7 +81,7 @@ def part_in(parts: Packed, name: str) -> Ragged:
     """One part of all clients.
 
     Raises:
-        ValueError, KeyError: If it is not as `parts_of` writes it.
+        ValueError, KeyError: If it was not written by `parts_of`.
     """
     rows, sizes = map(from_text, parts[name])
     if rows.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(rows):
@@ -91,7 +90,7 @@ def part_in(parts: Packed, name: str) -> Ragged:
 
 
 def sha256_of(*parts: Ragged) -> str:
-    """SHA-256 of parts, which is equal where each client has the same examples in each."""
+    """SHA-256 of parts, equal where each client has the same examples in each."""
     digest = hashlib.sha256()
     for part in parts:
         for numbers in (part.sizes, part.values.numpy()):
@@ -100,11 +99,11 @@ def sha256_of(*parts: Ragged) -> str:
 
 
 def read_manifest(path: Path) -> tuple[Manifest, list[Ragged], list[Ragged]]:
-    """The manifest at `path`, and the train, val and test part of its clients and of the unseen ones, if it has any.
+    """The manifest at `path`, and the train, val and test parts of its clients, and of unseen clients if there are any.
 
     Raises:
-        DataError: If the file is missing, not JSON, of another schema, or incomplete; if an index is out of bounds or
-            belongs to two clients or parts; if a client has no training example; or if the hash does not match.
+        DataError: If the file is missing, not JSON, of another schema, or incomplete.  If an index is out of bounds or
+            occurs twice, a client has no training example, or the hash does not match.
     """
     try:
         written = TypeAdapter(Manifest).validate_json(path.read_bytes(), strict=True)

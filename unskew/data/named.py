@@ -1,9 +1,9 @@
-"""Data sets by name: how each is looked up, read, and brought into the plain layout (`unskew.data.arrays.LAYOUT`).
+"""Data sets by name: their files, and how each is read into the plain layout (`unskew.data.arrays.LAYOUT`).
 
-Nothing is unpickled or downloaded.  `digits` comes with scikit-learn and `heart` with unskew; the others lie in a data
-folder.  Some have clients that are really there: hospitals, users of a phone, mine fields, writers.  `digit_domains`
-and `digit_five` join several sets into one with a domain for each (`unskew.data.domains`): their images are
-standardised by constants of all domains together, as those of each would remove part of the difference between them.
+Nothing is unpickled or downloaded.  `digits` comes with scikit-learn and `heart` with unskew; the others are in a data
+folder.  Some have natural clients: hospitals, phone users, mine fields, writers.  `digit_domains` and `digit_five` join
+several sets, each a domain (`unskew.data.domains`).  Their images are standardised by constants of all domains
+together, which keeps the differences between domains.
 """
 
 import gzip
@@ -50,16 +50,16 @@ class Named:
     """A data set by name.
 
     Attributes:
-        what: One line, for `unskew list datasets`: what it holds, and its shape.
-        origin: Where it comes from.
+        what: One line for `unskew list datasets`: its content and shape.
+        origin: Its source.
         classes: Names of its classes, where its file has none.
-        read: Brings its file into the plain layout.
-        files: Places of the file in a data folder; none if it is bundled, or joined of others.
-        parts: Sets that it is joined of.
-        clients: It comes with its clients.
-        preprocess: Done to its columns unless something else is asked for; None if the inputs are no columns.
-        unseen: Clients that have test rows only come after training, instead of being refused.
-        targets: The form of its targets; classes may be numbers 0 and 1 to a task that learns those.
+        read: Reads its file into the plain layout.
+        files: Places of the file in a data folder; empty if it is bundled, or joined from others.
+        parts: Sets that it is joined from.
+        clients: True if it comes with its clients.
+        preprocess: Default preprocessing of its columns; None if the inputs are no columns.
+        unseen: Clients with test rows only are unseen clients.
+        targets: The form of its targets; classes 0 and 1 also suit a task that learns these numbers.
     """
 
     what: str
@@ -80,12 +80,12 @@ def _natural(what: str, origin: str, read: Callable[[Path], Arrays], **more: Any
 
 # ---------------------------------------------------------------- looked up
 def places(name: str, root: Path) -> tuple[Path, ...]:
-    """The files that are looked for in a data folder, in this order; the first that exists is read."""
+    """The candidate files in a data folder, in this order; the first that exists is read."""
     return tuple(root / file.format(name) for file in NAMED[name].files)
 
 
 def arrays_of(name: str, data_dir: Path | str | None) -> Arrays:
-    """Arrays of a set, read from the data folder, by default that of the environment variable UNSKEW_DATA.
+    """Arrays of a set, read from the data folder, by default UNSKEW_DATA of the environment.
 
     Raises:
         DataError: If no file is found (every place is listed), or one is broken (its size and SHA-256 are shown).

@@ -1,20 +1,19 @@
-"""The door: whatever a user has in Python becomes columns, then one table with its roles, then a data set.
+"""Reads data from Python: any of these forms becomes columns, then a table with roles, then a data set.
 
     (x, y)                      NumPy arrays, tensors or lists; x may be a list or column of texts, a DataFrame, or
                                 several of these, as a tuple or a dictionary; sequences of several lengths are padded
-    (x, y, patients)            the same with who is in each example, in words or whole numbers
+    (x, y, patients)            the same with the patient of each example, in words or whole numbers
     a DataFrame                 of pandas, Polars, Arrow, ...; `target` and `client` name columns
     {client: one of these}      the clients' names are kept; frames have the same columns at all clients
     a torch Dataset             of (input, label), (input, input, label) or dictionaries with "label"; one that draws at
                                 random is read anew in each epoch, one larger than `IN_MEMORY` by item
-    a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as of a DataFrame
-    a `Dataset`                 what `unskew.load` returns, as it is
+    a Hugging Face dataset      or a DatasetDict with "train" and "test"; columns as in a DataFrame
+    a `Dataset`                 the result of `unskew.load`
 
-`read` makes a `Frame` of each form, and `joined` one frame of several: of clients, or of rows for training and for
-testing.  `table` tells the roles of its columns.  Images of whole numbers 0..255 are standardised per channel with
-constants of the training part, floats stay as they are, whole numbers in two dimensions are token ids, labels may be
-words.  Columns of a table become floats and are not scaled, unless a preprocessing (`unskew.data.preprocess`) says what
-becomes of them.
+`read` makes a `Frame` of each form, and `joined` one frame of several clients or parts.  `table` assigns the roles of
+columns.  Images of whole numbers 0..255 are standardised per channel with constants of the training part.  Floats are
+unchanged, whole numbers in two dimensions are token ids, and labels may be words.  Columns of a table become unscaled
+floats, unless there is a preprocessing (`unskew.data.preprocess`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -97,19 +96,18 @@ def dataset(
     one_client: bool = False,
     **roles: Any,
 ) -> Dataset:
-    """The data set that `data` holds.
+    """The data set in `data`.
 
     Args:
         data: One of the forms above.
-        test_fraction: Share that becomes the global test part if there is none: of each client's rows, or patients, if
-            clients are known, else of each class.  The same rows in every call; no client trains on them.
-        classes: Names of all classes, in order; by default those that occur, in alphabetical order or in that of an
-            ordered category.  Where all are whole numbers, labels that are numbers go by their names, otherwise by
-            their order.
-        targets: The form of the labels; by default they are classes.
-        preprocess: What becomes of a table's columns.  Clients' own test rows are then fixed, too.
-        one_client: The data are those of one client of several, which may lack a class.
-        roles: As of `table`.
+        test_fraction: Share for the global test part if there is none: of each client's rows, or patients, if clients
+            are known, else of each class.  Every call takes the same rows; no client trains on them.
+        classes: Names of all classes, in order; by default those that occur, alphabetically or in the order of an
+            ordered category.  If all are whole numbers, numeric labels go by name, otherwise by position.
+        targets: The form of the labels; by default classes.
+        preprocess: Preprocessing of a table's columns.  Clients' own test rows are then fixed, too.
+        one_client: The data are of one client of several, which may lack a class.
+        roles: As in `table`.
 
     Raises:
         ConfigError: If the preprocessing does not fit the columns.
@@ -138,15 +136,15 @@ def table(
     fraction: float = TEST_FRACTION,
     **known: Any,
 ) -> DataTable:
-    """One table, with its roles, of any form of data.
+    """The table, with roles, of data in any form.
 
     Args:
         data: One of the forms above, or a frame.
-        target, client, patient, leave_out: Columns, as of `unskew.data.tables.TableOptions`.
-        test: The same; or the global test part, in any of the forms: where it names its clients, its rows are their own
-            test rows, too.
+        target, client, patient, leave_out: Columns, as in `unskew.data.tables.TableOptions`.
+        test: The same; or the global test part, in any form.  If it names its clients, its rows are their own test
+            rows.
         name: Name of the data.
-        fraction: Share of the latest rows, where `test` says neither a share nor a date.
+        fraction: Share of the latest rows, if `test` has neither a share nor a date.
         known: Further attributes of the `DataTable`: `patient_ids`, `rules`, `kind`, `declared`, `alone`.
 
     Raises:
@@ -185,7 +183,7 @@ def table(
 
 
 def beside(data: object, target: str | Sequence[str] | None = None) -> DataTable:
-    """The rows of a server's own data, in any of the forms, with their labels if they have any."""
+    """A server's own rows, in any form, with labels if there are any."""
     frame = read(data)
     names = {composed(name) for name in ([target] if isinstance(target, str) else target or ())}
     return table(frame, target=target if names <= frame.columns.keys() else None, kind=UNKNOWN)
@@ -214,7 +212,7 @@ def told(
     patient: str | None = None,
     of_test: str | None = None,
 ) -> DataTable:
-    """The table of a frame: every column that is nothing else is an input."""
+    """The table of a frame; every column without another role is an input."""
     held, n = frame.columns, len(frame)
     taken = {*GIVEN, *targets, client, patient, of_test}
     left = [column for column in held if column not in taken]
@@ -249,7 +247,7 @@ def told(
 
 
 def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> DataTable:
-    """Rows of numbers as columns, where rules say what becomes of them, or they have names."""
+    """Rows of numbers as columns, if there are rules or names for them."""
     x = rows.inputs
     if x is None or x.ndim != 2 or x.dtype.kind != "f" or (rows.rules is None and names is None):
         return rows
@@ -260,7 +258,7 @@ def columns_of_arrays(rows: DataTable, names: Sequence[str] | None = None) -> Da
 
 
 def following(x: Array, y: Array) -> Array:
-    """The token after each of a sequence, for data without targets, or whose targets are their inputs.
+    """The next token at each position, for sequences without targets, or whose targets are the inputs.
 
     >>> following(np.array([[5, 6, 7]]), np.empty((1, 0))).tolist()
     [[6, 7, -100]]
@@ -277,7 +275,7 @@ def following(x: Array, y: Array) -> Array:
 
 
 def text_of(rows: DataTable) -> DataTable:
-    """A table whose only input is a column of texts: of more entries than categories have, most of several words."""
+    """The table with its only column as text, if it has more entries than categories have, mostly of several words."""
     only = rows.inputs is None and len(rows.columns) == 1 and rows.of_texts(*rows.columns)
     return replace(rows, inputs=next(iter(rows.columns.values())).astype(object), columns={}) if only else rows
 
@@ -311,13 +309,12 @@ def _times(data: object, frame: Frame, rows: DataTable, rule: Latest) -> Any:
 
 # ---------------------------------------------------------------- several as one
 def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) -> Frame:
-    """One frame of several, one after the other, by what each is called in a message.
+    """One frame of several, one after the other; keys name them in messages.
 
-    Others may lack `optional` columns of the first, which are gaps then, and have further ones, which are left out; by
-    default all have the same columns.
+    All have the same columns.  With `optional`, later ones may lack these columns (gaps) and have others (left out).
 
     Raises:
-        DataError: If columns, shapes, scales or kinds of labels do not go together, or not all name patients.
+        DataError: If columns, shapes, scales or kinds of labels do not fit together, or only some name patients.
     """
     called, first = next(iter(parts.items()))
     frames = []
@@ -350,7 +347,7 @@ def joined(parts: Mapping[str, Frame], optional: Collection[str] | None = None) 
 
 
 def tested(rows: Frame, test: Frame, whose: str) -> Frame:
-    """Rows for training, and those for testing behind them; `whose` is the column of the clients, if there is one."""
+    """Training rows followed by test rows; `whose` is the column of the clients, if there is one."""
     both = joined({rows.name: rows, "test": test}, (whose,))
     part = np.where(np.arange(len(both)) < len(rows), TRAIN, TEST).astype(np.int8)
     return replace(both, part=part)
@@ -385,10 +382,10 @@ def _apart(first: Frame, part: Frame) -> str:
 
 # ---------------------------------------------------------------- forms
 def read(data: Any, raw: bool = False, left_out: Collection[str] = ()) -> Frame:
-    """The columns that one of the forms holds, without those left out; words of `raw` columns are no texts.
+    """The columns of data in any form, except those left out; words of `raw` columns are no texts.
 
     Raises:
-        DataError: If the form is unknown, or what it holds does not fit together.
+        DataError: If the form is unknown, or its parts do not fit together.
     """
     if hasattr(data, "column_names") and hasattr(data, "features"):
         return _of_hugging_face(data, left_out)
@@ -563,7 +560,7 @@ def _alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def labels_known(data: Any) -> list[Any] | None:
-    """The labels that a torch Dataset keeps beside its items, as torchvision's do; None without any."""
+    """The labels that a torch Dataset has as an attribute, like torchvision's; None without."""
     if hasattr(data, "indices") and (known := labels_known(data.dataset)) is not None:
         return [known[i] for i in data.indices]
     if hasattr(data, "datasets"):

@@ -1,8 +1,8 @@
-"""Keeps the rows of one patient, or of whoever has several rows, together.
+"""Keeps the rows of one patient (or of anybody with several rows) together.
 
-A model that has seen a patient knows more of the patient's other rows than of anybody else's, so a patient's rows lie
-all in training, all in validation or all in a test part.  Patients are codes, one for each row.  One who is at several
-clients is drawn at the one that has most of the rows.
+A patient's rows are all in training, all in validation or all in a test part, since a model predicts other rows of a
+known patient too well.  Patients are codes, one for each row.  A patient of several clients is drawn at the one with
+most of the rows.
 """
 
 import re
@@ -29,9 +29,9 @@ FEWEST = 20
 
 
 def unnamed_patients(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> list[str]:
-    """A sentence on the first column that seems to say who is in a row; none where none does.
+    """A note on the first column that seems to identify patients; None without one.
 
-    Such a column is called as they are, and somebody has several rows.
+    Such a column has a telling name and repeated values.
     """
     for name, values in columns.items():
         if _WHO.fullmatch(name.strip()) and FEWEST < len(set(values)) < len(values):
@@ -45,12 +45,12 @@ PatientIds = Literal["site", "network"]
 
 
 def coded(names: Sequence[str], clients: Sequence[str] | None, ids: PatientIds | None) -> Ints:
-    """A code for each row's patient, by who it is and at which client.
+    """A code of each row's patient, by name and client.
 
-    17 and 17.0 are one, and so are names that differ in spaces at their ends.
+    17 and 17.0 are the same, and so are names that differ in spaces at their ends.
 
     Raises:
-        DataError: If a name occurs at several clients, and `ids` does not say whether it is one person, or is neither.
+        DataError: If a name occurs at several clients and `ids` is not given, or invalid.
     """
     if ids not in (None, *get_args(PatientIds)):
         raise DataError(f"patient_ids must be 'network' or 'site', got {ids!r}")
@@ -68,18 +68,18 @@ def coded(names: Sequence[str], clients: Sequence[str] | None, ids: PatientIds |
 
 
 def fewest_of_a_class(patients: Tensor, labels: Tensor, event: int | None = None) -> int:
-    """The smallest number of patients that have a row of one class; those that have one of class `event`, if given."""
+    """The smallest number of patients with a row of one class; with `event`, the number with a row of that class."""
     kinds = set(labels.tolist()) if event is None else [event]
     return min(len(set(patients[labels == kind].tolist())) for kind in kinds)
 
 
 def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDArray[np.float64]:
-    """A value of each patient in place of one of each row: their mean is that of the rows.
+    """One value for each patient instead of each row, with the same mean.
 
-    Their variance over their number is that of the rows' mean where patients are drawn and not rows: with d_p the sum
+    Their variance over their number estimates that of the mean when patients are sampled and not rows: with d_p the sum
     of a patient's differences from the mean, and m rows of a patient on average, the values are mean + d_p / m
-    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Where each patient
-    has one row, or patients are not known, it is the rows.
+    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Without patients,
+    or with one row each, these are the rows.
 
     >>> by_patient(np.array([1.0, 1.0, 0.0, 0.0]), np.array([5, 5, 8, 8]))
     array([1., 0.])
@@ -93,7 +93,7 @@ def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDAr
 
 
 def most_frequent(patients: Ints, values: Ints) -> Ints:
-    """The value that most rows of each patient have, in the order of the codes; of equally many the smallest."""
+    """The commonest value of each patient's rows, in the order of the codes; ties go to the smallest."""
     (_, of_row), (kinds, value) = (np.unique(of, return_inverse=True) for of in (patients, values))
     pairs, counts = np.unique(of_row * len(kinds) + value, return_counts=True)
     order = np.lexsort((pairs, -counts, pairs // len(kinds)))
@@ -103,15 +103,15 @@ def most_frequent(patients: Ints, values: Ints) -> Ints:
 
 
 def part_of(count: int, share: float) -> int:
-    """The number that a share of so many patients, or rows, is: round(share * n), half up, and at least 1 is kept."""
+    """round(share * count), half up, at most count - 1."""
     return max(min(int(share * count + 0.5), count - 1), 0)
 
 
 def proportional(holders: Ints, labels: Ints, share: float) -> Bools:
-    """True for round(share * n) of each holder's n rows, from each label as many as its share is, up to rounding.
+    """Selects round(share * n) of each holder's n rows, in proportion to its labels up to rounding.
 
-    Half is rounded up, and at least 1 row is kept.  What whole numbers leave over goes to the labels of the largest
-    fractions.  The first rows of each label are chosen: give them in an order drawn at random.
+    Halves are rounded up, and at least 1 row is kept.  Remainders go to the labels with the largest fractions.  The
+    first rows of each label are selected, so give them in random order.
     """
     (_, holder), (kinds, label) = (np.unique(of, return_inverse=True) for of in (holders, labels))
     _, first, group, size = np.unique(
@@ -136,7 +136,7 @@ def _place(groups: Ints) -> Ints:
 
 
 def set_aside(patients: Ints, holders: Ints | None, labels: Ints, share: float, key: Key) -> Bools:
-    """True for the rows of a share of each holder's patients, drawn evenly from those of each label."""
+    """Selects the rows of a share of each holder's patients, drawn in proportion to their labels."""
     codes, of_row = np.unique(patients, return_inverse=True)
     holder = np.zeros(len(codes), np.int64) if holders is None else most_frequent(patients, holders)
     order = key.numpy().permutation(len(codes))

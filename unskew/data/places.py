@@ -1,9 +1,9 @@
-"""Places of data: the path that a user has written, and the place of a row as its owner finds it.
+"""Paths of data, and who may read them; places of rows for messages.
 
 A row's place is a line of a file, or its number in a table without lines.
 
-A deployed client runs an experiment that somebody else wrote.  Within `reading_only` every path in it, and every hub:
-name, is refused that the client has not named or allowed itself.
+A deployed client runs an experiment that somebody else wrote.  Within `reading_only` it can only use paths and hub:
+names that the client itself has named or allowed.
 """
 
 import json
@@ -21,12 +21,12 @@ _allowed: ContextVar[tuple[Sequence[str], Sequence[str], str] | None] = ContextV
 
 @contextmanager
 def reading_only(own: Sequence[str], paths: Sequence[str], where: str) -> Iterator[None]:
-    """Read nothing within the block but what these name.
+    """Allow only these paths within the block.
 
     Args:
         own: Paths and hub: names exactly as the user has them.
-        paths: Files, folders with all that lies in them, and hub: names that others may name; "hub:" is all of these.
-        where: File in which the user may write more `paths`.
+        paths: Files, folders with their contents, and hub: names that others may name; "hub:" allows all of these.
+        where: File in which the user may add `paths`, for messages.
     """
     before = _allowed.set((own, paths, where))
     try:
@@ -36,14 +36,14 @@ def reading_only(own: Sequence[str], paths: Sequence[str], where: str) -> Iterat
 
 
 def require_allowed(source: str, named: str = "") -> None:
-    """Refuse a path or hub: name of somebody else's, which a `reading_only` leaves out; it is not looked at.
+    """Refuse a path or hub: name that `reading_only` does not allow, without looking at it.
 
     Args:
         source: The path or name.
-        named: What it is called in the message; by default as it is written.
+        named: Its name in the message; by default as written.
 
     Raises:
-        DataError: Naming it, and the file in which it can be allowed.
+        DataError: If it is not allowed; the message names it and the file in which to allow it.
     """
     allowed = _allowed.get()
     if allowed is None:
@@ -69,14 +69,14 @@ def _absolute(written: str) -> str:
 
 
 def path_of(written: str | Path, named: str = "") -> Path:
-    """The path that a user has written, ~ for the home folder; there may be nothing at it.
+    """The path that a user has written, ~ for the home folder; it need not exist.
 
     Args:
         written: The path.
-        named: What it is called if it is refused.
+        named: Its name in a message.
 
     Raises:
-        DataError: If it may not be looked at, or as in `require_allowed`.
+        DataError: If it cannot be looked at, or as in `require_allowed`.
     """
     path = user_path(written)
     require_allowed(str(path), named)
@@ -92,5 +92,5 @@ Place = Callable[[int], str]
 
 
 def by_number(row: int) -> str:
-    """The place of a row of a table in memory, as its library counts: from 0."""
+    """The place of a row of a table in memory, counted from 0."""
     return f"row {row}"

@@ -1,9 +1,8 @@
 """Preprocessing of a table's columns by training rows alone: gaps filled, numbers standardised, words as 0/1 columns.
 
-Statistics are each client's own ("site"), or agreed over all clients ("agreed").  What is agreed is made of sums: a
-client sends count, mean and sum of squared deviations of a column (the same information as count, sum and sum of
-squares, without their cancellation), the words it holds, and whether it has gaps; from these everybody gets the mean
-and deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
+Statistics are each client's own ("site"), or agreed over all clients ("agreed").  To agree, a client sends count, mean
+and sum of squared deviations of a column, its words, and whether it has gaps.  From these everybody gets the mean and
+deviation over all rows together (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
 variance", The American Statistician 37, 1983, eq. 1.5).
 """
 
@@ -42,15 +41,15 @@ LONGEST = 1000
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """Rules for one column where they differ from those for all, and numbers that were agreed on already.
+    """Rules for one column where they differ from those for all, and numbers agreed on before.
 
     Attributes:
-        kind: "category" for numbers that are codes, "text" for texts, which become a 0/1 column for each of their 500
-            commonest words, "number" otherwise; by default as the column looks.
-        scale, missing: The same as in `Preprocess`.
+        kind: "category" for numeric codes, "text" for texts, which become a 0/1 column for each of their 500 commonest
+            words, otherwise "number"; by default as the column looks.
+        scale, missing: As in `Preprocess`.
         mean, sd: Agreed numbers, used instead of those of the rows at hand.
         words: Agreed words of a category, in order.
-        gaps: Agreed answer to whether the column has gaps; with `indicator` it gets a 0/1 column then.
+        gaps: Whether the column has gaps, as agreed; with `indicator` it then gets a 0/1 column.
     """
 
     kind: Literal["number", "category", "text"] | None = None
@@ -67,16 +66,15 @@ class Preprocess:
     """Preprocessing of a table's columns before training; all numbers come from training rows.
 
     Attributes:
-        scale: Numbers become (value - mean) / standard deviation (n - 1): with mean and deviation "agreed" over all
-            clients, or each "site" with its own; "none" leaves them.  A column without spread becomes 0.
+        scale: Numbers become (value - mean) / standard deviation (n - 1): "agreed" over all clients, or each "site" by
+            its own; "none" leaves them.  A constant column becomes 0.
         missing: A gap in a column of numbers becomes the "agreed mean", the "site mean" or the "site median"; "refuse"
             allows none.  By default the site's mean if `scale` is by site, else the agreed mean.  A gap among words is
             0 in all their columns.
-        indicator: A column with a gap in some training row gets a 0/1 column beside it that says where.
+        indicator: A column with a gap in a training row gets a 0/1 column for gaps.
         unseen: A word that no client had in training is 0 in all columns ("none"), or 1 in a column of its own
             ("other").
-        columns: Rules for single columns, by name.  Where they name all columns of a table, a network's inputs come in
-            their order, whatever the table's.
+        columns: Rules for single columns, by name.  If they name all columns of a table, inputs come in their order.
     """
 
     scale: Scale = "agreed"
@@ -86,46 +84,46 @@ class Preprocess:
     columns: dict[str, ColumnRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Write names of columns in one form of Unicode, as tables have them."""
+        """Normalise names of columns to one form of Unicode (NFC)."""
         object.__setattr__(self, "columns", {composed(name): rule for name, rule in self.columns.items()})
 
     def of(self, name: str) -> tuple[Scale, Missing]:
-        """Return how a column is scaled and what fills its gaps."""
+        """How a column is scaled and its gaps are filled."""
         own = self.columns.get(name, ColumnRule())
         scale = own.scale or self.scale
         return scale, own.missing or self.missing or ("site mean" if self.scale == "site" else "agreed mean")
 
     def ordered(self, names: Iterable[str]) -> list[str]:
-        """Put a table's columns into the order of `columns`, if that names all of them."""
+        """A table's columns in the order of `columns`, if that names all of them."""
         found = list(names)
         return list(self.columns) if self.columns.keys() == set(found) else found
 
     def with_categories(self, names: Iterable[str]) -> "Preprocess":
-        """The same, where no kind is declared of these columns, with them as categories."""
+        """The same with these columns as categories, unless their kind is declared."""
         new = {name: self.columns.get(name, ColumnRule()) for name in names}
         coded = {name: replace(of, kind=of.kind or "category") for name, of in new.items()}
         return replace(self, columns=self.columns | coded)
 
     def disclosed(self, columns: Sequence[str]) -> str:
-        """Name what each client tells of these columns for what is agreed on; empty if there are none."""
+        """What each client discloses of these columns to agree on numbers, in words; empty if nothing."""
         numbers = [name for name in columns if any(how.startswith("agreed") for how in self.of(name))]
         moments = "counts, means and deviations, " if numbers else ""
         return f"{moments}words of categories, and gaps of its columns" if columns else ""
 
 
 def rules_of(preprocess: Preprocess | bool | None) -> Preprocess | None:
-    """The preprocessing that an argument asks for: True is the one by default, False and None are none."""
+    """The preprocessing for an argument: True is the default, False and None are none."""
     return (Preprocess() if preprocess else None) if isinstance(preprocess, bool) else preprocess
 
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Statistics of one column that a site discloses so that all can agree: never a row.
+    """Statistics of one column that a site discloses to agree on numbers; never a row.
 
     Attributes:
         n, mean, m2: Count, mean, and sum of squared deviations from the mean; zeros for words.
         gaps: True if a value is missing.
-        words: The words it holds, in order; None for numbers.
+        words: Its different words, in order; None for numbers.
     """
 
     n: int
@@ -136,7 +134,7 @@ class ColumnSums:
 
     @staticmethod
     def of(values: Array, coded: bool = False) -> "ColumnSums":
-        """The statistics of these values, whose numbers are words if they are `coded`."""
+        """The statistics of these values; if `coded`, numbers are words."""
         missing = gaps_in(values)
         if values.dtype.kind == "O" or coded:
             words = {v for v in column(values, category=True).tolist() if v is not None}
@@ -147,7 +145,7 @@ class ColumnSums:
 
     @property
     def sd(self) -> float:
-        """Standard deviation (n - 1); 0 without spread, rounding apart."""
+        """Standard deviation (n - 1); 0 for a constant column, up to rounding."""
         sd = float(np.sqrt(self.m2 / (self.n - 1))) if self.n > 1 else 0.0
         return 0.0 if sd <= 1e-12 * abs(self.mean) else sd
 
@@ -167,14 +165,14 @@ def agreed(parts: Sequence[ColumnSums]) -> ColumnSums:
 
 @dataclass(frozen=True, eq=False)
 class RawRows:
-    """The columns of a data set as they were before their preprocessing, which is fitted anew to the rows that train.
+    """The columns of a data set before preprocessing, which is fitted again to the rows that train.
 
     Attributes:
         rules: Preprocessing rules of the columns.
-        columns: The rows of the data set's training part, and behind them those of its test part.
-        owners: Client of each row, a number of `clients`; all 0 where the data name no clients.
+        columns: Training rows of the data set, followed by its test rows.
+        owners: Client of each row, an index into `clients`; all 0 where the data name no clients.
         clients: Names of the clients.
-        train: Number of rows of the training part.
+        train: Number of training rows.
     """
 
     rules: Preprocess
@@ -184,14 +182,14 @@ class RawRows:
     train: int
 
     def inputs(self, train: Ints, later: Ints, before: Inputs = Inputs()) -> Inputs:
-        """The way to a network's inputs with numbers of these rows alone.
+        """Inputs fitted to these rows only.
 
-        What is agreed is agreed by the rows that train; those that come later are scaled with numbers of their own
-        where each client's are.  Of a way that was fitted to more rows `before`, the inputs stay in number and order.
+        Agreed numbers come from the rows that train; `later` rows of unseen clients only give these clients' own
+        numbers.  With inputs fitted `before` to more rows, number and order of the network's inputs stay.
 
         Raises:
             ConfigError: If a rule is for a column that is not there.
-            DataError: If a column has no value at all, or other words than were agreed on.
+            DataError: If a column has no value at all, or other words than agreed.
         """
         if odd := [name for name in self.rules.columns if name not in self.columns]:
             near = did_you_mean(odd[0], list(self.columns))
@@ -246,7 +244,7 @@ class RawRows:
         return Column(name, "number", fill, centre, spread, gaps)
 
     def tensors(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's inputs of the training part and of the test part."""
+        """The network's inputs for training and test rows."""
         x = torch.from_numpy(prepared(inputs.columns, self.columns, self.owners))
         return x[: self.train], x[self.train :]
 
@@ -263,9 +261,9 @@ def _as_wide(column: Column, before: Column) -> Column:
 
 
 def no_category(name: str, words: Sequence[str], declared: bool) -> str:
-    """A sentence on a column whose words, row by row, are no categories; empty for one whose are.
+    """Why a column's words are no categories; empty if they are.
 
-    Of words that are `declared` to be categories some may look like numbers.
+    Words `declared` to be categories may look like numbers.
     """
     known = sorted(set(words))
     if known and all(map(is_date, known)):
@@ -281,7 +279,7 @@ def no_category(name: str, words: Sequence[str], declared: bool) -> str:
 
 
 def looks_like_texts(name: str, values: Sequence[object], alone: bool) -> bool:
-    """True for words that are no categories, most of two words or more; beside others of four, which names have not."""
+    """True for words that are no categories, mostly of two words or more; beside other columns, of four or more."""
     held = [value for value in values if isinstance(value, str) and not is_date(value)]
     several = sum(value.strip().count(" ") >= (1 if alone else 3) for value in held)
     return 2 * several > len(held) and bool(no_category(name, held, False))
@@ -289,7 +287,7 @@ def looks_like_texts(name: str, values: Sequence[object], alone: bool) -> bool:
 
 # ---------------------------------------------------------------- agreeing without rows
 def lacking(rules: Preprocess, name: str, words: bool) -> set[str]:
-    """Settings of a column, of `words` or of numbers, that clients must agree on who see their own rows alone."""
+    """Settings of a column, of `words` or of numbers, that clients with only their own rows must agree on."""
     own, (scale, instead) = rules.columns.get(name, ColumnRule()), rules.of(name)
     agreed_on = {
         "words": words,
@@ -301,10 +299,10 @@ def lacking(rules: Preprocess, name: str, words: bool) -> set[str]:
 
 
 def agree(rules: Preprocess, sites: Mapping[str, Mapping[str, ColumnSums]]) -> Preprocess:
-    """The rules with the numbers that sites of the same columns agree on where they say none.
+    """The rules, with missing numbers filled in from the sums of all sites.
 
     Raises:
-        DataError: If a column holds words at one site and numbers at another.
+        DataError: If a column has words at one site and numbers at another.
     """
     columns: dict[str, ColumnRule] = {}
     for name in rules.ordered(next(iter(sites.values()))):
@@ -323,7 +321,7 @@ def agree(rules: Preprocess, sites: Mapping[str, Mapping[str, ColumnSums]]) -> P
 
 
 def impossible(by_name: Mapping[str, ColumnSums]) -> str:
-    """A sentence on sums that are not those of any rows: they come from elsewhere; empty for others."""
+    """Why sums cannot be of any rows; empty if they can."""
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0
     for name, of in by_name.items():
         words = of.words or ()
@@ -344,7 +342,7 @@ def impossible(by_name: Mapping[str, ColumnSums]) -> str:
 
 
 def record(inputs: Inputs) -> dict[str, Any] | None:
-    """Describe as JSON what was done to the columns, with all numbers; None for nothing."""
+    """The preprocessing as JSON with all numbers; None for nothing."""
     if all(column == Column(column.name) for column in inputs.columns):
         return None
     columns = [{key: of for key, of in asdict(column).items() if of or key == "name"} for column in inputs.columns]

@@ -1,4 +1,4 @@
-"""Tensors of several lengths, kept as one."""
+"""Tensors of several lengths, stored as one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Ragged(Sequence[Tensor]):
-    """A sequence of int64 index tensors that lie end to end in one: a million clients have one tensor, not a million.
+    """A sequence of int64 index tensors, stored end to end in one tensor.
 
     Attributes:
         values: All entries, (sum of sizes,).
@@ -28,13 +28,13 @@ class Ragged(Sequence[Tensor]):
 
     @staticmethod
     def of(tensors: Sequence[Tensor]) -> "Ragged":
-        """The same tensors as one."""
+        """The tensors, packed."""
         nothing = torch.empty(0, dtype=torch.int64)
         return Ragged(torch.cat([nothing, *tensors]), np.array([len(t) for t in tensors], np.int64))
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.int64]:
-        """Positions where each tensor begins, and where the last one ends."""
+        """Start of each tensor, and the end of the last one."""
         return np.concatenate([np.zeros(1, np.int64), self.sizes.cumsum()])
 
     def to(self, device: torch.device | str) -> "Ragged":
@@ -49,7 +49,7 @@ class Ragged(Sequence[Tensor]):
         return Ragged(self.values[rows.to(self.values.device)], sizes)
 
     def where(self, kept: npt.NDArray[np.bool_]) -> "Ragged":
-        """The same without the entries that are false here."""
+        """The same without the entries that are false in `kept`."""
         owner = np.repeat(np.arange(len(self)), self.sizes)[kept]
         return Ragged(self.values[torch.from_numpy(kept)], np.bincount(owner, minlength=len(self)))
 

@@ -1,9 +1,9 @@
-"""Forms of the inputs of many examples: a tensor, bytes, several parts, or items read when they are needed.
+"""Forms of the inputs of many examples: a tensor, bytes, several parts, or items read when needed.
 
     Tensor       (N, ...)
-    ByteImages   images of whole numbers 0..255, a quarter of their size as floats
+    ByteImages   images of whole numbers 0..255, in a quarter of the memory of floats
     Tree         several of these, by name or in order (`unskew.tree`)
-    Items        what a torch Dataset makes of its items: drawn anew each time, or more than memory holds
+    Items        items of a torch Dataset that are random, or too many for memory
 
 A batch of rows is a tensor, or a tree of tensors.
 """
@@ -37,9 +37,7 @@ def blocks(x: Any) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class ByteImages:
-    """Images of whole numbers 0..255 which read as standardised images: float32, (N, C, H, W).
-
-    Rows of it are the same to the last bit as rows of the tensor that all of it would make.
+    """Images of whole numbers 0..255 that read as standardised images: float32, (N, C, H, W), with the same bits.
 
     Attributes:
         levels: The images, uint8 (N, H, W, C).
@@ -67,7 +65,7 @@ class ByteImages:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes in memory."""
         return self.levels.nbytes + self.table.nbytes
 
     def __len__(self) -> int:
@@ -77,7 +75,7 @@ class ByteImages:
         return self._floats(self.levels[rows])
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
-        """Rows by their numbers, as of a tensor; `dim` is 0."""
+        """Rows by their numbers, as in a tensor; `dim` is 0."""
         return self._floats(self.levels.index_select(dim, rows))
 
     def to(self, device: torch.device) -> "ByteImages":
@@ -104,14 +102,14 @@ class ByteImages:
 # ---------------------------------------------------------------- read when they are needed
 @dataclass(frozen=True, eq=False, slots=True)
 class Item:
-    """A row that is an item of a torch Dataset; `draws` if it is another each time it is read."""
+    """A row that is an item of a torch Dataset; `draws` if reading it is random."""
 
     source: Any
     number: int
     draws: bool
 
     def read(self, anew: bool = False) -> Any:
-        """The item's input, in its parts; a random one is always drawn alike, unless it is to be drawn `anew`."""
+        """The item's input, in its parts; a random one is drawn the same way each time, unless `anew`."""
         keyed = self.draws and not anew
         with (Key(0) / "item" / self.number).ambient() if keyed else nullcontext():
             return parted(self.source[self.number])[0]
@@ -119,11 +117,11 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Inputs that are read item by item; of images of bytes 0..255 come floats from 0 to 1.
+    """Inputs that are read item by item; byte images become floats from 0 to 1.
 
     Attributes:
         items: An `Item` for each row, (N,).
-        change: From what is read to what the network takes.
+        change: Applied to what is read, for the network.
         device: Device of the rows.
     """
 
@@ -138,12 +136,12 @@ class Items:
 
     @property
     def shape(self) -> torch.Size:
-        """(N, ...) of rows that are tensors."""
+        """(N, ...), if rows are tensors."""
         return torch.Size((len(self), *as_tensor(self.first).shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of rows that are tensors."""
+        """Type of the rows, if they are tensors."""
         return as_tensor(self.first).dtype
 
     def __len__(self) -> int:
@@ -153,7 +151,7 @@ class Items:
         return self.read(rows)
 
     def read(self, rows: Tensor | slice, anew: bool = False) -> Any:
-        """The rows; `anew` draws random ones from the global generators, as in each epoch of training."""
+        """The rows; with `anew`, random ones are drawn from the global generators, as in each epoch of training."""
         chosen = self.items[rows if isinstance(rows, slice) else rows.cpu().numpy()]
         read = [item.read(anew) for item in chosen.tolist()]
         return pytree.tree_map(lambda *parts: self._tensor(collated(parts)), *(read or [self.items[0].read()]))
@@ -178,9 +176,9 @@ LABEL = ("labels", "label", "targets", "target", "y")
 
 
 def parted(item: Any) -> tuple[Any, Any]:
-    """Input and label of an item: (input, label), (input, input, ..., label), or a dictionary, without a label None.
+    """Input and label (None without) of an item: (input, label), (input, input, ..., label), or a dictionary.
 
-    Parts of the input are arrays, in a `Tree` if they are several.
+    An input of several parts is a `Tree` of arrays.
     """
     inputs, label = item, None
     if isinstance(item, Mapping):
@@ -200,7 +198,7 @@ def _array(given: Any) -> Array:
 
 
 def collated(parts: Sequence[Any], fill: int = 0) -> Array:
-    """Arrays as one, (N, ...); sequences of several lengths are filled up at their ends.
+    """Arrays as one, (N, ...); sequences of several lengths are padded at their ends.
 
     Raises:
         DataError: If they differ in more than their length.
@@ -219,20 +217,20 @@ def collated(parts: Sequence[Any], fill: int = 0) -> Array:
 
 # ---------------------------------------------------------------- parts and sequences, as one array of the door
 def of_sequences(x: Array) -> bool:
-    """True for a column of lists or arrays, which may have several lengths."""
+    """True for a column of lists or arrays."""
     first = next((one for one in x if one is not None), None) if x.dtype.kind == "O" and x.ndim == 1 else None
     return isinstance(first, list | np.ndarray)
 
 
 def padded(x: Array, fill: int = 0) -> Array:
-    """Sequences as one array (N, longest, ...), part by part; anything else as it is."""
+    """Sequences as one array (N, longest, ...), part by part; anything else unchanged."""
     if x.dtype.names:
         return packed({name: padded(x[name]) for name in x.dtype.names})
     return collated(list(x), fill) if of_sequences(x) else x
 
 
 def together(parts: Sequence[Array]) -> Array:
-    """Rows of several arrays, one after the other; as objects where some are words or truths and others are not."""
+    """Rows of several arrays, one after the other; as objects if some are words or truths and others are not."""
     if names := parts[0].dtype.names:
         return packed({name: together([part[name] for part in parts]) for name in names})
     if any(map(of_sequences, parts)):
@@ -243,7 +241,7 @@ def together(parts: Sequence[Array]) -> Array:
 
 
 def packed(parts: Mapping[str, Array], what: str = "x") -> Array:
-    """Arrays of one length as one of records, (N,), with a field for each; fields of a tuple are 0, 1, ...
+    """Arrays of one length as one structured array, (N,), with a field for each; fields of a tuple are 0, 1, ...
 
     Raises:
         DataError: If they have several lengths.
@@ -259,10 +257,10 @@ def packed(parts: Mapping[str, Array], what: str = "x") -> Array:
 
 
 def records(examples: Sequence[Any]) -> Array:
-    """Examples as one array; of sequences of several lengths, and of parts, as `packed` has them.
+    """Examples as one array; sequences of several lengths are padded, parts are fields as in `packed`.
 
     Raises:
-        DataError: If they have other parts, or shapes that do not go together.
+        DataError: If parts or shapes do not fit together.
     """
     first = examples[0]
     if isinstance(first, Tree | dict | tuple):
@@ -276,12 +274,12 @@ def records(examples: Sequence[Any]) -> Array:
 
 
 def unpacked(fields: Mapping[str, Any]) -> Any:
-    """A dictionary of fields, or a tuple where they are 0, 1, ..."""
+    """A dictionary of fields, or a tuple if they are 0, 1, ..."""
     return tuple(fields.values()) if list(fields) == [str(i) for i in range(len(fields))] else dict(fields)
 
 
 def in_one(x: Rows) -> Array:
-    """Rows in memory as one array, of several parts as `packed` has them; `from_one` is the way back."""
+    """Rows in memory as one array, parts as fields; the inverse of `from_one`."""
     if isinstance(x, Tree):
         named = x.parts if isinstance(x.parts, dict) else {str(i): part for i, part in enumerate(x.parts)}
         return packed({name: in_one(part[:] if isinstance(part, ByteImages) else part) for name, part in named.items()})
@@ -289,27 +287,27 @@ def in_one(x: Rows) -> Array:
 
 
 def from_one(x: Array) -> Rows:
-    """Rows of one array, as `in_one` makes it."""
+    """Rows from one array, the inverse of `in_one`."""
     if x.dtype.names:
         return Tree(unpacked({name: from_one(x[name]) for name in x.dtype.names}))
     return torch.from_numpy(np.ascontiguousarray(x))
 
 
 def arrays_of(x: Array, name: str = "x") -> list[tuple[str, Array]]:
-    """The plain arrays that inputs consist of, by name; none of items, which are not read for it."""
+    """The plain arrays of inputs, by name; none for items, which are not read."""
     if x.dtype.names:
         return [one for field in x.dtype.names for one in arrays_of(x[field], f"{name}[{field!r}]")]
     return [] if are_items(x) else [(name, x)]
 
 
 def are_items(x: Array) -> bool:
-    """True for inputs that are read when they are needed."""
+    """True for inputs that are read when needed."""
     return x.dtype.kind == "O" and x.ndim == 1 and len(x) > 0 and isinstance(x[0], Item)
 
 
 # ---------------------------------------------------------------- as a whole
 def at_once(x: Rows, most: int) -> int:
-    """Rows of inputs that are taken at once: `most`, or of items as many as have 64 MiB as floats."""
+    """How many rows to take at once: `most`, or for items as many as have 64 MiB as floats."""
     # Less than 32 MiB comes from the heap, which the results that are kept between the rows would hold.
     numbers = sum(t.numel() for t in pytree.tree_leaves(x.first)) if isinstance(x, Items) else 1
     return max(1, min(most, (1 << 24) // max(1, numbers)))
@@ -319,7 +317,7 @@ def as_tensor(x: Rows) -> Tensor:
     """All inputs as one tensor.
 
     Raises:
-        DataError: If they have several parts, or are read when they are needed.
+        DataError: If they have several parts, or are items.
     """
     if not isinstance(x, Tensor | ByteImages):
         raise DataError("this needs inputs that are one array in memory, not of several parts or read by item")
@@ -327,12 +325,12 @@ def as_tensor(x: Rows) -> Tensor:
 
 
 def stored(x: Rows) -> Tensor:
-    """All inputs as they are held: of images that stay bytes their levels, uint8 (N, H, W, C)."""
+    """All inputs as stored: for byte images their levels, uint8 (N, H, W, C)."""
     return x.levels if isinstance(x, ByteImages) else as_tensor(x)
 
 
 def joined(x: Any, other: Any) -> Any:
-    """The rows of one behind those of the other, held alike."""
+    """The rows of `x`, then those of `other`, in the same form."""
     if isinstance(x, ByteImages) and isinstance(other, ByteImages):
         return ByteImages(torch.cat([x.levels, other.levels]), x.table)
     if isinstance(x, Items) and isinstance(other, Items):
@@ -343,7 +341,7 @@ def joined(x: Any, other: Any) -> Any:
 
 
 def extremes(x: Rows) -> tuple[float, float]:
-    """Smallest and largest value of inputs, of which there is at least one."""
+    """Smallest and largest value of inputs with at least one value."""
     if isinstance(x, ByteImages):
         ends = [torch.stack(torch.aminmax(x.levels[..., c])).long() for c in range(len(x.table))]
         x = torch.stack([values[of] for values, of in zip(x.table, ends, strict=True)])

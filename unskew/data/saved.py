@@ -1,6 +1,6 @@
-"""Data sets that a run's folder keeps: a whole `Dataset` in one npz file, and back, bit for bit.
+"""Saves a `Dataset` to one npz file in a run's folder, and loads it with the same bits.
 
-Tensors and columns are arrays of the file; all else is the JSON under the key `about`.
+Tensors and columns are arrays of the file; all else is JSON under the key `about`.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ _ABOUT = TypeAdapter(_About)
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a data set as it is, rows divided and inputs scaled (or bytes, and their table), as one npz."""
+    """Write a data set as one npz file."""
     content: dict[str, Any] = {
         "x_train": in_one(dataset.x_train),
         "x_test": in_one(dataset.x_test),
@@ -70,7 +70,7 @@ def save(dataset: Dataset, path: Path) -> None:
 
 
 def saved_sha256(path: Path) -> str:
-    """Hash of the data set that `save` wrote, without reading its examples.
+    """Hash of the data set in a file of `save`, without reading its examples.
 
     Raises:
         DataError: If the file cannot be read, or is not of `save`.
@@ -81,7 +81,7 @@ def saved_sha256(path: Path) -> str:
 
 
 def load_saved(path: Path, targets: Targets) -> Dataset:
-    """The data set that `save` wrote, bit for bit.
+    """The data set in a file of `save`, with the same bits.
 
     Raises:
         DataError: If the file cannot be read, or is not of `save`.

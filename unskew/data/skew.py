@@ -22,9 +22,9 @@ def shares(counts: Counts) -> Floats:
 
 
 def iid_distance(counts: Counts) -> Floats:
-    """L2 norm of class shares minus 1/C, per client: 0 is uniform, sqrt(1 - 1/C) one class only.
+    """L2 norm of class shares minus 1/C, per client: 0 is uniform, sqrt(1 - 1/C) one class only (FedDif, eq. 13).
 
-    The reference is the uniform distribution (FedDif, eq. 13), regardless of the classes' shares in the pooled data.
+    The reference is uniform, whatever the shares in the pooled data.
 
     >>> iid_distance(np.array([[5, 5], [10, 0]])).round(4)
     array([0.    , 0.7071])

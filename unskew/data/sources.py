@@ -1,8 +1,7 @@
-"""Data by what a user writes: a name of `unskew.data.named`, the path of files, a name on the hub, a function.
+"""Loads data by name, from files, from the hub, or from a function.
 
-Nothing is downloaded unless a source begins with `hub:`.  uint8 images are brought to [0, 1] and standardised per
-channel with mean and standard deviation of the *training* part; the test part is never looked at.  Floating arrays stay
-as they are.
+Nothing is downloaded unless a source begins with `hub:`.  uint8 images are scaled to [0, 1] and standardised per
+channel with mean and standard deviation of the *training* part.  Floating arrays are unchanged.
 """
 
 from collections.abc import Mapping
@@ -31,10 +30,10 @@ from unskew.words import some
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of data that a run's own folder keeps.
+    """Options of data in a run's folder.
 
     Attributes:
-        classes: Names of all classes in the order in which they were declared, which the data have, too.
+        classes: Names of all classes in their declared order.
     """
 
     classes: tuple[str, ...] | None = None
@@ -42,7 +41,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class NamedOptions:
-    """The choice that a data set by name leaves that has no test rows of its own.
+    """Options of a data set by name that has no test rows.
 
     Attributes:
         test: Share of each client's rows, or of each class, that is set aside as test rows; by default a fifth.
@@ -85,13 +84,13 @@ DATA = Registry(
 
 
 def is_data(source: str) -> bool:
-    """True for a name of data, or the beginning and path of files."""
+    """True for a name of data, or the prefix and path of files."""
     kind, colon, _ = source.partition(":")
     return source in NAMED or bool(colon and kind in OPTIONS)
 
 
 def gives_bytes(source: str) -> bool:
-    """True if images of this source are known to be bytes before they are read."""
+    """True if images of this source are known to be bytes without reading them."""
     kind = source.partition(":")[0]
     return kind in ("images", "hub", "digits") or (kind in NAMED and bool(NAMED[kind].parts))
 
@@ -103,19 +102,19 @@ def load(
     preprocess: Preprocess | None = None,
     targets: Targets = CLASS,
 ) -> Dataset:
-    """The data set called `source`; the x_test of `digit_domains` and `digit_five` has equally many of each domain.
+    """The data set called `source`.
 
     Args:
         source: A name; `npz:PATH` and the like; `hub:...`, to download it; `run:FILE` in the folder of a run; or
             module:function of your own.
-        data_dir: The folder of sets by name, by default that of the environment variable UNSKEW_DATA; or a run's.
+        data_dir: Folder of sets by name, by default UNSKEW_DATA of the environment; or a run's folder.
         data_options: Settings of the function, or those of `OPTIONS`.
-        preprocess: What becomes of the columns of a table.
+        preprocess: Preprocessing of the columns of a table.
         targets: The form of y_train and y_test: classes, or what a kind of task learns (`unskew.tasks.kind_of`).
 
     Raises:
-        ConfigError: If an option is unknown, or a preprocessing is asked for of what is no table.
-        DataError: If the name is unknown, no file is found, or one is corrupt or makes no sense; or as in `hub.fetch`.
+        ConfigError: If an option is unknown, or there is preprocessing for data that are no table.
+        DataError: If the name is unknown, a file is missing or broken, a check refuses the data, or as in `hub.fetch`.
     """
     source, options = str(source), data_options or {}
     kind, colon, rest = source.partition(":")
@@ -149,7 +148,7 @@ def table(
     targets: Targets = CLASS,
     rules: Preprocess | None = None,
 ) -> DataTable | None:
-    """The table of data by name; None of a function's, and of what a run's folder keeps.
+    """The table of data by name; None for a function's, and for data in a run's folder.
 
     Raises:
         ConfigError: If an option is unknown.

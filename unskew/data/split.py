@@ -1,16 +1,15 @@
-"""Splits by name and setting: how a data set is divided over clients, and the draw that divides it.
+"""Splits: how a data set is divided over clients.
 
-Every label split draws a table of counts (clients, classes), repairs it where a client falls short of `min_samples`,
-and deals the examples of each class, in random order, by that table.  One draw, no rejection: a split always ends,
-every example belongs to exactly one client (to none beyond a client's `max_samples`), and the same key gives the same
-split.
+Every label split draws a table of counts (clients, classes), repairs it where a client has fewer than `min_samples`,
+and deals the examples of each class at random by that table.  Every example belongs to exactly one client (or none,
+beyond `max_samples`), and the same key gives the same split.
 
 Sources    dirichlet     T. H. Hsu et al. 2019 (by client); M. Yurochkin et al. 2019 (by class)
            pathological  "quantity-based label skew" of Q. Li et al. 2022
            shards        H. B. McMahan et al. 2017
            entangled     FedDistr (unskew/data/entanglement.py)
 Departures Counts are rounded by largest remainder, so no example is left over or goes to a favoured last client.
-           "Draw again until every client has enough" may never end; here examples move from the richest client.
+           Examples move from the richest client, where others draw again until every client has enough.
 """
 
 import heapq
@@ -41,7 +40,7 @@ class TrainingExamples:
 
     Attributes:
         labels: (n,) in 0 .. num_classes - 1.
-        num_classes: Number of classes, those without an example included.
+        num_classes: Number of classes, also those without an example.
         domains: (n,) domain of each example; None if the data have none.
         owners: (n,) client of each example; None if the data name none.
     """
@@ -68,11 +67,10 @@ class IID:
 class Dirichlet:
     """Label skew of strength alpha: 0.1 is strong, 100 nearly none.
 
-    By "class", a Dirichlet(alpha) draw shares each class out over the clients: labels and sizes differ.
-    By "capped", a client that has its even share of all examples gets nothing more, so sizes differ little.  FedDif's
-    code divides its data so, and much code of the same origin.
-    By "client", sizes are equal.  Each client, in random order, draws the mixture of classes that it takes from what is
-    left.  Once a class is used up its share passes to the client's other classes.
+    By "class", a Dirichlet(alpha) draw divides each class over the clients: labels and sizes differ.  By "capped", a
+    client with its even share of all examples gets no more, so sizes differ little, as in FedDif's code.  By "client",
+    sizes are equal.  Each client, in random order, draws the mixture of classes that it takes from what is left.  When
+    a class is used up, its share goes to the client's other classes.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.5
@@ -198,10 +196,10 @@ class HalfNormal:
 
 @dataclass(frozen=True)
 class ByGroup:
-    """One domain per client: each that has examples is cut at random into `clients_per_group` equal parts.
+    """One domain per client: each domain is cut at random into `clients_per_group` equal parts.
 
-    Clients are in order of their domain.  `num_clients` follows from the data; where given it must agree.  From a
-    larger part a client keeps `max_samples` at random, and the rest is not used; a lower cap keeps a subset of these.
+    Clients are in the order of domains.  `num_clients` follows from the data; where given it must agree.  A client
+    keeps at most `max_samples` at random, and a lower cap keeps a subset of these.
     """
 
     clients_per_group: Annotated[int, Ge(1)] = 1
@@ -239,9 +237,9 @@ class Entangled:
     """Clients whose mixtures of base distributions have average entanglement `xi` (unskew/data/entanglement.py).
 
     By "blocks" every client owns equally many base distributions, drawn at random, and the same small share of all
-    others.  By "dirichlet" a Dirichlet draw shares each out; its alpha is found by bisection.  Base distributions are
-    "labels", "domains", or "both": labels in domains where the data has domains, else labels.  The manifest has the
-    value reached: examples are whole, so a draw meets `xi` only nearly.
+    others.  By "dirichlet" a Dirichlet draw divides each; its alpha is found by bisection.  Base distributions are
+    "labels", "domains", or "both": labels in domains, if there are any.  As examples are whole, `xi` is reached only
+    nearly; the manifest has the value.
     """
 
     xi: Annotated[float, Ge(0), Le(1)] = 0.057
@@ -268,10 +266,9 @@ class Entangled:
 
 @dataclass(frozen=True)
 class Natural:
-    """The clients that the data come with: each holds its own examples.
+    """The clients of the data, each with its own examples, in the data's order.
 
-    Clients are in the order of the data's client names.  `num_clients` follows from the data; where given it must
-    agree.
+    `num_clients` follows from the data; where given it must agree.
     """
 
     num_clients: int | None = None
@@ -292,7 +289,7 @@ class Natural:
 
 @dataclass(frozen=True)
 class FromManifest:
-    """The split that a manifest file records (`unskew.data.federated.to_manifest`)."""
+    """The split in a manifest file (`unskew.data.federated.to_manifest`)."""
 
     path: str
     num_clients: int | None = None
@@ -300,9 +297,10 @@ class FromManifest:
 
 
 class OwnSplit(Protocol):
-    """A split: a frozen dataclass with these; its other fields are settings.
+    """A split of your own: a frozen dataclass with this method; its other fields are settings.
 
-    `num_clients` is None if it follows from the data; `assign` gives each example at most once, and no client none.
+    `num_clients` is None if it follows from the data.  `assign` gives each example at most once, and each client at
+    least one.
     """
 
     @property
@@ -360,11 +358,11 @@ def record(split: Split) -> dict[str, Any]:
 def assign(split: Split, examples: TrainingExamples, key: Key) -> tuple[Ints, ...]:
     """The examples of each client: a sorted int64 index array.
 
-    Together they hold each index once; `max_samples` may leave some out.  The same key gives the same split.
+    Each index occurs once, unless `max_samples` leaves it out.  The same key gives the same split.
 
     Raises:
         ConfigError: If a field is out of its range.
-        DataError: If the examples cannot be divided as asked; the arithmetic is in the message.
+        DataError: If the examples cannot be divided as asked; the message has the arithmetic.
     """
     name = record(split)["name"]
     plain = {key: of.item() if isinstance(of, np.generic) else of for key, of in vars(split).items() if of is not None}
@@ -478,8 +476,8 @@ def largest_remainder(weights: Floats, total: int) -> Ints:
 def log_dirichlet(alpha: float, shape: tuple[int, int], key: Key) -> Floats:
     """Logarithms of `shape[0]` draws from a symmetric Dirichlet(alpha) of `shape[1]` entries.
 
-    Gamma(alpha) = Gamma(alpha + 1) U^(1 / alpha), kept as a logarithm: at small alpha every gamma of a row underflows
-    to zero, and the quotient would be NaN.
+    Gamma(alpha) = Gamma(alpha + 1) U^(1 / alpha), kept as a logarithm, since at small alpha the gammas underflow to
+    zero.
     """
     rng = key.numpy()
     # Far below 1e-100 a draw has long been one-hot; the bound keeps log(U) / alpha finite.

@@ -1,4 +1,4 @@
-"""One table and its roles: what every form of data becomes, and what checks, first looks and data sets are made of."""
+"""One table and its roles, which every form of data becomes; checks, first looks and data sets are made from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -41,42 +41,40 @@ MOST_COMPARED = 100
 
 @dataclass(frozen=True, eq=False)
 class DataTable:
-    """Rows, and what is known of each; N rows, those for testing among them.
+    """N rows (training and test) and their roles.
 
     Attributes:
         name: Name of the data.
-        y: What is learned, as it was given: (N,), or (N, targets); numbers, or objects with None for a gap.
-        inputs: Inputs that are one array, (N, ...); texts are objects.  None where they are columns.
+        y: Targets as given: (N,), or (N, targets); numbers, or objects with None for a gap.
+        inputs: Inputs in one array, (N, ...); texts are objects.  None where they are columns.
         columns: Inputs by name; else empty.
-        target: Names of the target's columns; empty where it has none.
-        client, patient: Names of these columns; None where there is none.
-        owners: Number of each row's client in `clients`, (N,), -1 where it has none, as rows of nobody's own;
-            None if there are no clients.
+        target: Names of the target's columns; empty without.
+        client, patient: Names of these columns; None without.
+        owners: Index of each row's client in `clients`, (N,), -1 without one; None if there are no clients.
         clients: Their names.
-        patients: Who is in each row, by name, or as codes (N,); None if it is not known.
+        patients: Patient of each row, by name, or as codes (N,); None if unknown.
         patient_ids: Whose the names are.
-        part: TRAIN, TEST or LEFT_OUT of each row, (N,); None if it is not known what is for testing.
-        share: Share of each client's rows that is to be set aside for testing, as was asked for.
-        when: Time of each row (N,), where the latest are for testing.
-        domains, domain_names: Number of each row's domain, and their names.
+        part: TRAIN, TEST or LEFT_OUT of each row, (N,); None if not yet decided.
+        share: Share of each client's rows to be set aside for testing.
+        when: Time of each row (N,), if the latest are for testing.
+        domains, domain_names: Index of each row's domain, and their names.
         classes: Names of the labels 0, 1, ..., where the data have them.
-        order: Labels in the order that a column's type declares; of which not all need occur.
-        numbers: Number of each row where its owner counts it, (N,); None of files, and of a set that is joined.
-        place: Where a row stands, in words.
-        notes: Sentences on how the data were read.
-        refusals: Sentences on what makes a run impossible that reading told.
-        rules: What becomes of the columns.
-        kind: What is learned.
-        declared: Names of all classes as a setting lists them; None without.
+        order: Labels in the order of a column's type; some may not occur.
+        numbers: Number of each row for its owner, (N,); None for files and joined sets.
+        place: Describes the place of a row.
+        notes: Notes from reading.
+        refusals: Errors from reading, which make a run impossible.
+        rules: Preprocessing of the columns.
+        kind: The form of the targets.
+        declared: Names of all classes in a setting; None without.
         alone: The rows are those of one client of several.
-        unseen: Clients of rows for testing are others, who come after training.
-        apart: Rows that are set aside are their clients' own.  So they are where columns are preprocessed, before any
-            number is taken from them, and where `share` asks for them.
-        constants: Mean and deviation of each channel by which byte images, in [0, 1], are standardised; by default
-            those of the training images.
-        own: The data are a user's own: what may not be meant is said, and large images stay bytes.
-        testing: All rows are for testing, unless it is said which are; those that are not still give their constants.
-        way: How raw inputs are read, of which a model's new ones are read alike.
+        unseen: Clients with test rows are others, who come after training.
+        apart: Rows that are set aside are their clients' own; so they are with preprocessing, or with `share`.
+        constants: Mean and deviation of each channel that standardise byte images in [0, 1]; by default those of the
+            training images.
+        own: The data are a user's own: notes are shown, and large images stay bytes.
+        testing: All rows are for testing, unless `part` is known; training rows still give their constants.
+        way: How raw inputs are read; new ones are read in the same way.
     """
 
     name: str
@@ -128,16 +126,16 @@ class DataTable:
 
     @property
     def key(self) -> Key:
-        """Draws the rows that are set aside, where none are for testing: the same in every call."""
+        """Key of the draw of test rows: the same in every call."""
         return Key(0) / ("npz" if self.own else self.name) / "test"
 
     @property
     def own_test(self) -> bool:
-        """True if rows for testing are their clients' own."""
+        """True if test rows are their clients' own."""
         return self.owners is not None and bool((self.owners[self.test] >= 0).any())
 
     def take(self, rows: Ints) -> "DataTable":
-        """The rows of these numbers; each keeps its place."""
+        """The rows of these numbers."""
         if len(rows) == len(self):
             return self
         # A view where rows follow one another, as training rows do before test rows.
@@ -149,7 +147,7 @@ class DataTable:
 
     @cached_property
     def people(self) -> Ints | None:
-        """A code for who is in each row, (N,); None if it is not known.
+        """A code of each row's patient, (N,); None if unknown.
 
         Raises:
             DataError: As in `unskew.data.patients.coded`.
@@ -162,21 +160,21 @@ class DataTable:
 
     # ------------------------------------------------------------ sites
     def at(self, client: int) -> Bools:
-        """True for a client's rows, (N,)."""
+        """Which rows are a client's, bool (N,)."""
         return np.zeros(len(self), bool) if self.owners is None else self.owners == client
 
     def count(self, rows: Bools | None = None) -> Ints:
-        """Rows of each client, or those of them that are true here, (clients,)."""
+        """Rows of each client, or those selected, (clients,)."""
         owners = np.empty(0, np.int64) if self.owners is None else self.owners[slice(None) if rows is None else rows]
         return np.bincount(owners[owners >= 0], minlength=len(self.clients))
 
     def names(self, clients: Bools) -> list[str]:
-        """The clients for which it is true, (clients,)."""
+        """The selected clients; `clients` is bool (clients,)."""
         return [self.clients[i] for i in np.flatnonzero(clients).tolist()]
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The clients, if they are few enough to be compared one by one."""
+        """The clients, if they are few enough to compare one by one."""
         return self.clients if len(self.clients) <= MOST_COMPARED else ()
 
     # ------------------------------------------------------------ columns
@@ -191,7 +189,7 @@ class DataTable:
         return kind == "text" or looks
 
     def by_site(self, name: str) -> bool:
-        """True for a column that each client scales with numbers of its own, which takes its unit away."""
+        """True for a column that each client scales by its own numbers, so that units do not matter."""
         return self.rules is not None and (self.rule(name).scale or self.rules.scale) == "site"
 
     @property
@@ -208,12 +206,12 @@ class DataTable:
 
     @property
     def measured(self) -> bool:
-        """True if `features` are measured on the inputs, and no columns of a table."""
+        """True if `features` are measured on inputs that are no columns."""
         return self.what != "rows"
 
     @cached_property
     def features(self) -> RawTable:
-        """The columns, or what is measured on images, windows and texts; numbers without names are looked at alone."""
+        """The columns, or measures of images, windows and texts; without names only numbers."""
         x = self.inputs
         if x is None:
             return self.columns
@@ -227,18 +225,18 @@ class DataTable:
         return {f"x{i}": x[:, i].astype(np.float64) for i in range(x.shape[1])} if named else {}
 
     def called(self, name: str) -> str:
-        """A column in a sentence."""
+        """The name of a column in a sentence."""
         return f"the {name}" if self.measured else f"column {name!r}"
 
     # ------------------------------------------------------------ targets
     @property
     def of_table(self) -> bool:
-        """True if the labels stand in a table, whose whole numbers may be names."""
+        """True if the labels are in a table, whose whole numbers may be names."""
         return bool(self.columns or (self.target and self.numbers is not None))
 
     @cached_property
     def targets(self) -> tuple["DataTarget", ...]:
-        """Each target by itself: words or numbers, (N,); none of sequences of tokens, and of those without names."""
+        """Each target alone: words or numbers, (N,); none for sequences of tokens, and for targets without names."""
         y = self.y[:, None] if self.y.ndim == 1 else self.y
         if self.kind.tokens or not y.shape[1]:
             return ()
@@ -269,23 +267,23 @@ class DataTable:
 
 @dataclass(frozen=True, eq=False)
 class DataTarget:
-    """Targets of the rows: words, numbers of classes, or numbers, (N,), and what they are called."""
+    """Targets of the rows: words, class numbers, or numbers, (N,), and their name."""
 
     called: str
     values: Array
     classes: bool
 
     def sentence(self, text: str) -> str:
-        """A sentence, with the name of one of several targets before it."""
+        """A sentence, beginning with the target's name if there are several."""
         return f"{self.called}: {text}" if self.called.startswith("target ") else text
 
 
 # ---------------------------------------------------------------- labels
 def names_of_numbers(known: Ints, of_table: bool, alone: bool = False) -> bool:
-    """True if labels that are these whole numbers are names, and not the places of classes in an order.
+    """True if labels that are these whole numbers are names, and not positions in a list of classes.
 
-    So are those of a table that are not 0, 1, ..., and of arrays where fewer than half occur up to one beyond `MANY`:
-    {1, 999} are two classes, not a thousand.  One client's need not be all: only a negative one tells for sure.
+    In a table, any but 0, 1, ... are names.  In arrays, numbers are names if fewer than half of those up to the largest
+    occur and it is beyond `MANY`: {1, 999} are two classes.  For one client of several, only a negative number decides.
     """
     if of_table:
         return bool(known[0] < 0 if alone else (known != np.arange(len(known))).any())
@@ -293,10 +291,10 @@ def names_of_numbers(known: Ints, of_table: bool, alone: bool = False) -> bool:
 
 
 def names_to(largest: int, examples: int, where: str) -> tuple[str, ...]:
-    """Numbers from 0 as names, as many as are plausible: a corrupt one would make a name for each below it.
+    """Names for the numbers from 0 to `largest`.
 
     Raises:
-        DataError: If so many examples can hardly have so many.
+        DataError: If so many classes are implausible for this number of examples, as after a corrupt label.
     """
     if largest >= max(FEW, 2 * examples):
         raise DataError(f"{where} has the number {largest}, and {examples} examples have fewer kinds; correct it")
@@ -304,13 +302,13 @@ def names_to(largest: int, examples: int, where: str) -> tuple[str, ...]:
 
 
 def label_name(label: object) -> str:
-    """A label, or a client, as its name: 3.0, as pandas writes a column with gaps, is 3."""
+    """A label, or a client, as its name; 3.0, which pandas makes in a column with gaps, is "3"."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else composed(str(label))
 
 
 # ---------------------------------------------------------------- what is measured
 def measured(x: Array, names: tuple[str, str]) -> dict[str, Array]:
-    """Mean and standard deviation of each example, under these names; of bytes in units of 255."""
+    """Mean and standard deviation of each example, under these names; for bytes in units of 255."""
     parts = [x[rows].reshape(len(x[rows]), -1) for rows in blocks(x)]
     largest = 255 if x.dtype.kind in "iu" else 1  # what networks take is about 1
     both = [np.concatenate([of(part, 1, np.float64) for part in parts]) / largest for of in (np.mean, np.std)]
@@ -319,16 +317,16 @@ def measured(x: Array, names: tuple[str, str]) -> dict[str, Array]:
 
 # ---------------------------------------------------------------- names
 def codes_of(values: Array) -> tuple[Ints, Ints]:
-    """A number for each different value, and how often each occurs; gaps are one."""
+    """A code for each different value, and how often each occurs; all gaps are one value."""
     plain = np.array(["" if v is None else str(v) for v in values]) if values.dtype.kind == "O" else values
     _, code, times = np.unique(plain, return_inverse=True, return_counts=True)
     return code, times
 
 
 def numbered(names: Sequence[object], given: Sequence[str] = ()) -> tuple[Ints, tuple[str, ...]]:
-    """The number of each name, -1 where there is none, and all of them: those `given`, numbers by size, others by name.
+    """The index of each name (-1 for none), and all names: those `given`, numbers by size, others alphabetically.
 
-    A number is its own name, 1.0 that of 1, which a column with gaps has made of it.
+    A number is its own name; 1.0 is named 1.
     """
     texts = [None if is_gap(name) else label_name(name) for name in names]
     known = {name for name in texts if name is not None} - set(given)

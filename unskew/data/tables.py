@@ -1,8 +1,8 @@
-"""Reads data as people keep them: tables (CSV, Parquet) in one file or one for each client.
+"""Reads tables (CSV, Parquet) in one file, or one for each client.
 
     csv:PATH, parquet:PATH      one file with a column of clients, or a folder with one file for each client
 
-Polars reads them by the options it is given: nothing is guessed of how a file is written.
+Polars reads them by the given options; formats are not guessed.
 """
 
 import re
@@ -41,26 +41,24 @@ OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The columns of a table, as of `unskew.data.own.table`, and how a CSV file is written.
+    """The roles of a table's columns, as in `unskew.data.own.table`, and the format of a CSV file.
 
     Attributes:
-        target: Column of what is learned; several columns where a target has several, as time and event.
+        target: Column of the target; several columns for several targets, such as time and event.
         client: Column of the clients; a folder with one file for each client needs none.
-        patient: Column of the patients, or whoever has several rows, by default not known: nobody is in training and in
-            testing then.
-        patient_ids: Whose the names in it are: the "network"'s, each one person, or each "site"'s own.  It is asked for
-            where a name occurs at several clients.
-        test: Column that says which rows are test rows, a file or folder with the test rows, or the share of each
-            client's rows; by default a fifth is set aside.  Of patients, a share of each client's patients.  Or a
-            table: its `latest` names the column that says when each row was, and test rows are those that are later
-            than `after`, or else the latest `share` of each client's.
-        leave_out: Columns that are not used; of a folder some files may lack them.
+        patient: Column of the patients (or anybody with several rows).  No patient is then in both training and
+            testing.
+        patient_ids: Whose the names in it are: the "network"'s, each one person, or each "site"'s own.  Needed if a
+            name occurs at several clients.
+        test: Column that says which rows are test rows; a file or folder with the test rows; or the share of each
+            client's rows (or patients), by default a fifth.  Or a table: its `latest` names the column of times, and
+            test rows are those later than `after`, or the latest `share` of each client's.
+        leave_out: Columns to ignore; in a folder some files may lack them.
         separator: Character between the columns of a CSV file; by default a comma, in a .tsv file a tab.
         decimal: Character before the decimals in a CSV file.
         thousands: Character between thousands in a CSV file; by default none.
         encoding: Encoding of the CSV files, as Python names it.
-        gaps: Words of a CSV file that mean that there is no value, besides the usual ones.  A number means all its
-            spellings.
+        gaps: Words of a CSV file for a missing value, besides the usual ones.  A number means all its spellings.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The file is one client's own: a column `client` is left out if it is there.
     """
@@ -80,7 +78,7 @@ class TableOptions:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Write names of columns in one form of Unicode, as tables have them; `test` may be the path of a file.
+        """Normalise names of columns to one form of Unicode (NFC).
 
         Raises:
             ConfigError: If one character is between thousands and before decimals.
@@ -92,7 +90,7 @@ class TableOptions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Columns of names and labels, whose zeros before other digits tell something."""
+        """Columns of names and labels, in which leading zeros matter."""
         targets = (self.target,) if isinstance(self.target, str) else self.target
         return tuple(name for name in (*targets, self.client, self.patient) if name)
 
@@ -119,7 +117,7 @@ def kind_at(source: str) -> str | None:
 
 
 def unreadable(source: str) -> str:
-    """A sentence on the path of a file or folder that holds no table which is read; empty for anything else."""
+    """Why a path has no table that can be read; empty for anything else."""
     path = path_of(source)
     if kind_at(source) or source.startswith("npz:") or not (path.exists() or path.suffix.lower() in OTHERS):
         return ""
@@ -131,7 +129,7 @@ OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "#recycle", "$re
 
 
 def visible(name: str) -> bool:
-    """False for hidden files, and for those of systems."""
+    """False for hidden files, and for those of operating systems."""
     return name[0] != "." and name.casefold() not in OF_SYSTEMS
 
 
@@ -142,7 +140,7 @@ def table(
     """The table in a file or folder, with its roles.
 
     Raises:
-        ConfigError: If a column that is to be left out is not there.
+        ConfigError: If a column to be left out is not there.
         DataError: If Polars is not installed, a file is missing or cannot be read, or as in `unskew.data.own.table`.
     """
     data, test = _frames(kind, path, options), options.test
@@ -187,10 +185,10 @@ def _without(data: Any, columns: Collection[str]) -> Any:
 def for_model(
     path: Path, options: TableOptions, columns: Sequence[Column]
 ) -> tuple[list[dict[str, str | None]], dict[str, Any], Place]:
-    """Return what `predict` takes of a table: rows as written, the columns that were trained on, each row's place.
+    """Input of `predict` from a table: rows as written, the columns of training, and each row's place.
 
     Raises:
-        DataError: If Polars is not installed, the file is missing, no table or cannot be read, or lacks a column.
+        DataError: If Polars is not installed, the file cannot be read, or lacks a column.
     """
     kind = kind_of(str(path))
     if kind is None or not path.is_file():
@@ -229,7 +227,7 @@ def _files(kind: str, folder: Path) -> list[Path]:
 
 
 def unread(folder: Path, left: Sequence[Path] | None = None, what: str = SHOWN) -> tuple[str, ...]:
-    """A sentence on files of a folder that are not read, by default those that are no tables; none without any."""
+    """A note on files of a folder that are not read, by default those that are no tables; none without any."""
     if left is None:
         files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.is_file()]
         left = [f for f in files if visible(f.name) and not kind_of(f.name)]
@@ -240,7 +238,7 @@ def unread(folder: Path, left: Sequence[Path] | None = None, what: str = SHOWN) 
 
 
 def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()) -> Frame:
-    """One file, numbers in the declared notation as numbers, but in columns of `words`; empty rows are left out.
+    """One file, with numbers in the declared format, except in columns of `words`; empty rows are left out.
 
     Raises:
         DataError: If the file cannot be read.
