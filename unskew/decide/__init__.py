@@ -1,1 +1,1 @@
-"""Many runs: tuning, advice and sweeps choose cells, one runner trains them, and each reads the outcomes."""
+"""Many runs: tuning, advice and sweeps choose cells, and one runner trains them."""

@@ -1,7 +1,7 @@
-"""Many cells and one runner: each cell is worked on once, here, in processes or on a cluster, and its outcome is kept.
+"""Runs cells: each once, in this process, in several or on a cluster; outcomes are kept.
 
-A *plan* chooses cells and reads their outcomes.  It is a generator: it yields the cells that it wants next, is given
-their outcomes in that order, and returns its result.
+A *plan* chooses cells and reads their outcomes.  It is a generator: it yields cells, gets their outcomes in that order,
+and returns its result.
 
     def better(methods):
         first = yield [QueuedCell({"method": m, "rounds": 5}) for m in methods]
@@ -9,8 +9,8 @@ their outcomes in that order, and returns its result.
         (last,) = yield [QueuedCell({"method": best, "rounds": 50})]
         return best, last
 
-A plan sees outcomes and nothing else, so its cells and its result are the same with any number of workers.  A plan that
-was stopped or killed is played again from its beginning: outcomes that the queue has are given at once.
+A plan sees only outcomes, so its result is the same with any number of workers.  An interrupted plan is replayed from
+its beginning with the outcomes in the queue.
 
 The queue is a file of SQLite with one writer.  An outcome is on the disk before the plan sees it.
 """
@@ -40,12 +40,12 @@ Outcome = Any
 
 @dataclass(frozen=True, eq=False)
 class QueuedCell:
-    """Something to work on.
+    """A unit of work.
 
     Attributes:
-        asked: What the work is given, as JSON holds it; cells that ask the same have the same outcome.
-        home: Cells of one home go on from each other, and a worker keeps what it has of it; empty for none.
-        name: What tells it from others, where that is less than all it asks.
+        asked: Input of the work, as JSON; equal inputs have equal outcomes.
+        home: Cells of one home continue each other, and a worker keeps their state; empty for none.
+        name: Its identity, if that is less than all of `asked`.
     """
 
     asked: Mapping[str, Any]
@@ -54,7 +54,7 @@ class QueuedCell:
 
     @cached_property
     def key(self) -> str:
-        """Its name, or a hash of what is asked."""
+        """Its name, or a hash of `asked`."""
         return self.name or hashlib.sha256(json.dumps(self.asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -63,11 +63,11 @@ Plan = Generator[Sequence[QueuedCell], Sequence[Outcome], T]
 
 @dataclass(frozen=True)
 class Failure:
-    """The outcome of a cell that failed, where a plan may hear of it.
+    """The outcome of a failed cell, for a lenient plan.
 
     Attributes:
         kind: Name of the error, one of `unskew.errors`.
-        text: What it says.
+        text: Its message.
     """
 
     kind: str
@@ -78,14 +78,14 @@ class Failure:
 
 
 class CellWork(ABC):
-    """The work on cells; a worker has one of its own."""
+    """The work on cells; each worker has its own."""
 
     @abstractmethod
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Return the outcome of a cell."""
+        """The outcome of a cell."""
 
     def keep(self, homes: Collection[str]) -> None:  # noqa: B027 - many keep nothing
-        """Drop what is kept of other homes: no cell goes on from it."""
+        """Drop the state of all other homes."""
 
 
 class Crew(ABC):
@@ -97,7 +97,7 @@ class Crew(ABC):
 
     @abstractmethod
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
-        """Give a worker that has nothing a cell."""
+        """Give a cell to an idle worker."""
 
     @abstractmethod
     def receive(self) -> tuple[int, Outcome, list[str] | None]:
@@ -117,7 +117,7 @@ class Queue:
 
     Attributes:
         file: The file; None keeps nothing.
-        about: What all its cells have in common, such as data and code: outcomes of something else do not count.
+        about: What all its cells have in common, such as data and code; other outcomes do not count.
         known: Outcomes by the cell's key.
         failed: Why cells failed the last time.
 
@@ -150,7 +150,7 @@ class Queue:
                     self.failed[key] = str(failed)
 
     def put(self, cell: QueuedCell, outcome: Outcome, failed: str | None = None, seconds: float = 0.0) -> None:
-        """Keep the outcome of a cell, or why it failed: then it is tried again another time."""
+        """Keep the outcome of a cell, or why it failed (it is then tried again another time)."""
         self.failed.pop(cell.key, None)
         (self.known if failed is None else self.failed)[cell.key] = outcome if failed is None else failed
         if self._db is not None:
@@ -159,7 +159,7 @@ class Queue:
                 self._db.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def forget(self, cell: QueuedCell) -> None:
-        """Forget an outcome, so that the cell is worked on again."""
+        """Forget an outcome, so that the cell runs again."""
         self.known.pop(cell.key, None)
 
     def close(self) -> None:
@@ -177,13 +177,13 @@ class Queue:
             raise self.damaged(error) from None
 
     def damaged(self, why: object) -> RunError:
-        """The error that its content is not what a runner wrote."""
+        """The error for a file with invalid content."""
         return RunError(f"{self.file} has no outcomes to go on from ({why}); delete it to begin again")
 
 
 @contextmanager
 def queue(file: Path | None, about: str = "") -> Iterator[Queue]:
-    """A queue to write to; nobody else writes to it meanwhile.
+    """A queue to write to, for one process at a time.
 
     Raises:
         RunError: As in `Queue`, or if another process has it.
@@ -201,18 +201,18 @@ def run(
     lenient: bool = False,
     ended: Callable[[QueuedCell, Outcome], None] = lambda cell, outcome: None,
 ) -> tuple[T, ...]:
-    """Play plans side by side to their ends; return their results.  Cells of earlier plans go first.
+    """Run plans side by side to their ends, and return their results.  Cells of earlier plans go first.
 
     Args:
         plans: The plans.
-        kept: Outcomes of before; those to come are added.
-        crew: Who works on the cells.
-        lenient: Give a plan a `Failure` for a cell that failed; without it that ends everything.
-        ended: Called with each cell that was worked on now, and its outcome.
+        kept: Earlier outcomes; new ones are added.
+        crew: The workers.
+        lenient: Give a plan a `Failure` for a failed cell; otherwise a failure ends everything.
+        ended: Called with each new cell and its outcome.
 
     Raises:
         RunError: If the queue cannot be written, or (Interrupted) the user asked to stop.
-        UnskewError: What a cell failed with.
+        UnskewError: The error of a failed cell.
     """
     return _Play(plans, kept, crew, lenient, ended).go()
 

@@ -1,6 +1,6 @@
-"""Places where cells are worked on: in this process, in processes of this machine, or in actors of a Ray cluster.
+"""Workers for cells: this process, processes of this machine, or actors of a Ray cluster.
 
-Nothing but what a cell asks goes to a worker, and nothing but its outcome comes back, as JSON.
+A worker gets the cell's input and returns its outcome, as JSON.
 """
 
 import json
@@ -32,10 +32,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @contextmanager
 def crew(work: CellWork, workers: int | None = None, ray: str | None = None) -> Iterator[Crew]:
-    """Begin workers, and end them: actors where `ray` is an address, else as many processes, or this one.
+    """Start workers, and end them: Ray actors if `ray` is an address, else processes, or this one.
 
     Raises:
-        ConfigError, WorkerError: If they cannot be had.
+        ConfigError, WorkerError: If they cannot be started.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
@@ -61,7 +61,7 @@ def _answer(work: CellWork, asked: Mapping[str, Any], homes: Collection[str]) ->
 # ---------------------------------------------------------------- this process
 @dataclass(eq=False)
 class Here(Crew):
-    """This process: a cell is done when it is asked for, and a failure is raised as it is."""
+    """This process: cells are done at once, and failures are raised."""
 
     work: CellWork
     count: int = 1
@@ -79,9 +79,9 @@ class Here(Crew):
 
 # ---------------------------------------------------------------- processes
 class Processes(Crew):
-    """Processes of this machine: forks of this one, which have the work, or `new` ones, which get it pickled.
+    """Processes of this machine: forks of this one, or `new` ones, which get the work pickled.
 
-    New ones hear of a request to stop; one that is lost is begun again.
+    New ones get requests to stop; lost ones are restarted.
 
     Raises:
         ConfigError: If the system cannot fork.
@@ -120,13 +120,13 @@ class Processes(Crew):
         self.processes[number : number + 1] = [process]
 
     def send(self, worker: int, asked: Mapping[str, Any], homes: Collection[str]) -> None:
-        """Write the cell into the worker's pipe; that it is lost is told by `receive`."""
+        """Write the cell into the worker's pipe; `receive` reports a lost worker."""
         self.busy.add(worker)
         with suppress(OSError):
             self.pipes[worker].send_bytes(json.dumps([asked, sorted(homes)]).encode())
 
     def receive(self) -> tuple[int, Outcome, list[str] | None]:
-        """Read the first answer that is there; that of a lost worker is a WorkerError."""
+        """The first answer; a lost worker is a WorkerError."""
         worker = self.pipes.index(wait([self.pipes[n] for n in sorted(self.busy)])[0])  # type: ignore[arg-type]
         self.busy.discard(worker)
         try:
@@ -141,7 +141,7 @@ class Processes(Crew):
         return worker, outcome, why
 
     def ask_to_stop(self) -> None:
-        """Interrupt those that are at work, as Ctrl-C would."""
+        """Interrupt busy workers, as Ctrl-C would."""
         for worker in self.busy:
             if self.processes[worker].is_alive():
                 os.kill(self.processes[worker].pid or 0, signal.SIGINT)
@@ -202,7 +202,7 @@ class _Actor:
 
 
 class OnRay(Crew):
-    """Actors of a Ray cluster, one a core, begun anew where they are lost.
+    """Actors of a Ray cluster, one a core, restarted when lost.
 
     Raises:
         ConfigError: If Ray is not installed.
@@ -228,7 +228,7 @@ class OnRay(Crew):
         self._sent[self._actors[worker].answer.remote(dict(asked), sorted(homes))] = worker
 
     def receive(self) -> tuple[int, Outcome, list[str] | None]:
-        """Wait for the first actor that is done; one that died again and again is a WorkerError."""
+        """Wait for the first actor that is done; one that died repeatedly is a WorkerError."""
         (done,), _ = self._ray.wait([*self._sent], num_returns=1)
         worker = self._sent.pop(done)
         try:
@@ -238,7 +238,7 @@ class OnRay(Crew):
             return worker, None, ["WorkerError", f"Ray gave up after {on_ray.RETRIES} retries: {reason}", ""]
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here."""
+        """End the actors, and Ray if it was started here."""
         for actor in self._actors:
             self._ray.kill(actor)
         if self._owned:

@@ -1,7 +1,7 @@
-"""The experiment that follows from choices among methods: under fresh seeds, on test rows that no choice has read.
+"""The experiment that follows a choice of methods: under fresh seeds, on unread test rows.
 
-Drawn anew under another seed, test rows would be some that methods were chosen by.  So data that do not fix the rows
-are divided in all seeds as they were for the choices, and the file says what that does to the spread over seeds.
+Another draw of test rows would include rows that methods were chosen by.  So all seeds divide the data as the choice
+did, and the file says how that affects the spread over seeds.
 """
 
 import json
@@ -27,7 +27,7 @@ def under_fresh_seeds(experiment: Experiment, first: int, count: int) -> Experim
 
 
 def division(sites: Sites, file: str) -> str:
-    """A sentence: every seed divides the rows as in this file.  Empty where the data fix the division anyway."""
+    """A note that every seed divides the rows as in this file; empty if the data fix the division anyway."""
     natural = sites.setup.dataset.owners is not None
     if natural and sites.setup.dataset.own_test is not None:
         return ""
@@ -39,9 +39,9 @@ def division(sites: Sites, file: str) -> str:
 
 
 def write_experiment(sites: Sites, experiment: Experiment, file: Path, clients: str) -> str:
-    """Write an experiment and what it needs beside it, the division of rows in `clients` and data; return its text.
+    """Write an experiment and its files: the division of rows in `clients`, and data; return its text.
 
-    The file names what lies beside it without a folder, so that they can be moved together.
+    The file names them without a folder, so that they can be moved together.
 
     Raises:
         OSError: If they cannot be written.

@@ -1,4 +1,4 @@
-"""Subject of outcomes: a text of the experiment, its data, network and code, by which they count or do not."""
+"""Identity of outcomes: a text of the experiment, its data, network and code."""
 
 import dataclasses
 import inspect
@@ -14,10 +14,10 @@ from unskew.run.documents import network_sha256
 
 
 def about(sites: Sites, file: Path) -> str:
-    """A text that differs wherever data, network, code or settings could change outcomes on these sites.
+    """A text that differs whenever data, network, code or settings could change outcomes on these sites.
 
     Raises:
-        RunError: If the file has outcomes, and the experiment has a function or class that could be another by now.
+        RunError: If the file has outcomes, and the experiment has a function or class that may have changed.
     """
     experiment, setup = sites.experiment, sites.setup
     settings = resolved(experiment)

@@ -1,7 +1,7 @@
 """Leave one site out: the same experiment once with all clients and once without each of them.
 
-The client that is left out of a run is `unseen` in it, so the run also says what the method would give it.  Other
-clients keep their examples: the division does not depend on who takes part.  Their results say what each contributes.
+The client that is left out is `unseen` in that run, so its result without taking part is measured, too.  Other clients
+keep their examples.
 """
 
 import statistics
@@ -23,15 +23,15 @@ MOST = 50
 
 
 def points(experiment: Experiment, clients: Sequence[str] = ()) -> dict[str | None, Point]:
-    """The points of a sweep, by the name or number of the client that is left out; the first, None, is with all.
+    """The points of a sweep, by the name or number of the client left out; the first, None, is with all.
 
     Args:
         experiment: The experiment with all clients.
-        clients: Names of the clients to leave out, each in a run of its own; by default every client.
+        clients: Names of the clients to leave out, one run each; by default every client.
 
     Raises:
-        ConfigError: If there are fewer than three clients, clients that are unseen already, more than `MOST` and none
-            named, or a name that no client has.
+        ConfigError: If there are fewer than three clients, unseen clients, more than `MOST` and none named, or an
+            unknown name.
         DataError: If the data cannot be read or divided.
     """
     if experiment.unseen.clients:
@@ -63,16 +63,16 @@ def points(experiment: Experiment, clients: Sequence[str] = ()) -> dict[str | No
 
 
 def contributions(whole: Record, without: Mapping[str, Record]) -> list[dict[str, Any]]:
-    """The worth of each client's taking part, under every method that competes; positive is better.
+    """What each client contributes, under every method that competes; positive is better.
 
     Args:
         whole: The run with all clients.
         without: The run without each client, by the client's name or number.
 
     Returns:
-        Rows of client, method, and as `over_seeds` has them: to_others, the mean over the other clients of their result
-        with it minus that without it; to_itself, its own result taking part minus that when unseen, after adapting; and
-        unadapted, the same before adapting.
+        Rows of client, method, and values as from `over_seeds`.  to_others: the other clients' mean result with it
+        minus that without it.  to_itself: its own result as a member minus that as an unseen client after adapting.
+        unadapted: the same before adapting.
     """
     rows = []
     sign = 1.0 if whole.headline.higher else -1.0
@@ -94,7 +94,7 @@ def contributions(whole: Record, without: Mapping[str, Record]) -> list[dict[str
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """The mean of the seeds' values, its 95 % interval, and the values; seeds that agree are not certain."""
+    """The mean of the seeds' values, its 95 % interval, and the values; equal values give no interval."""
     low, high = (interval(values) if len(set(values)) > 1 else None) or (None, None)
     return {"mean": statistics.fmean(values) if values else None, "low": low, "high": high, "seeds": list(values)}
 

@@ -1,4 +1,4 @@
-"""The plan that a run keeps: its expected cost, written into its folder as it starts."""
+"""Writes a run's expected cost into its folder as it starts."""
 
 import json
 import sys
@@ -7,13 +7,13 @@ from unskew.run.cell import Cell, Observer
 
 
 class Planning(Observer):
-    """Writes plan.json when a run begins, before any display that a warning would tear.
+    """Writes plan.json when a run begins.
 
-    A run is never refused because of its plan: too little memory is a line of warning, and so is a plan that fails.
+    A run is never refused because of its plan: too little memory is a note, and so is a plan that fails.
     """
 
     def start(self, cell: Cell) -> None:
-        """Plan, before the first round of all."""
+        """Write the plan, before the first round of all."""
         from unskew.decide.forecast.plan import forecast
         from unskew.files import write_atomically
         from unskew.run.folder import explained

@@ -1,4 +1,4 @@
-"""Whole runs as cells: each in a folder of its own, begun, gone on with, or read."""
+"""Whole runs as cells: each in a folder of its own, started, resumed or read."""
 
 import os
 import sys
@@ -24,22 +24,22 @@ COMPLETE = ("summary.json", "report.html")
 
 
 def run_cell(experiment: Experiment, folder: str) -> QueuedCell:
-    """The cell of a run; its folder lies in that of the work."""
+    """The cell of a run; its folder is inside that of the work."""
     return QueuedCell({"experiment": config.to_toml(experiment), "folder": folder})
 
 
 def is_complete(folder: Path) -> bool:
-    """True if a run is done, and its report written."""
+    """True if a run is finished and its report written."""
     return all((folder / name).exists() for name in COMPLETE)
 
 
 @dataclass(eq=False)
 class RunWork(CellWork):
-    """A worker's work: runs.
+    """The work of a cell: a run.
 
     Attributes:
-        root: Folder of their folders.
-        callback: Watches each.
+        root: Folder of the run folders.
+        callback: Watches each run.
         cwd: Folder that paths of experiments are relative to.
     """
 
@@ -60,10 +60,10 @@ class RunWork(CellWork):
 
 
 class LoggedRuns(RunWork):
-    """Runs with their reports, in a process of their own, which writes what it says to a file for each."""
+    """Runs with their reports, in a process of their own; each run's output goes to a file."""
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Complete a run, planned as it begins, and write its report."""
+        """Complete a run with its plan, and write its report."""
         from unskew.report import write_report
 
         folder = self.root / asked["folder"]
@@ -96,5 +96,5 @@ def _output_to(file: Path) -> Iterator[None]:
 
 
 def at_once(cells: Sequence[QueuedCell]) -> Any:
-    """The plan of cells that do not depend on each other: their outcomes."""
+    """Plan: outcomes of independent cells."""
     return (yield cells)

@@ -1,8 +1,8 @@
-"""Scores of the sites' models, and what a method gains over another.
+"""Scores of the sites' models, and gains of a method over another.
 
-A gain is a site's result minus its result alone, above zero where it is better off, and its interval is over seeds and
-over the site's test rows together (`unskew.report.worth`).  Of a measure that is not a mean over rows, as AUROC, the
-mean gain has the variance over sites in place of that over rows.
+A gain is a site's result minus its result alone, positive if better.  Its interval is over seeds and over the site's
+test rows (`unskew.report.worth`).  For measures that are no mean over rows, such as AUROC, the variance over sites
+replaces that over rows.
 """
 
 import math
@@ -39,13 +39,13 @@ class Scores:
     """Scores of the sites' models on rows of their own.
 
     Attributes:
-        values: The headline of each site; sites without rows, or for which it is not defined, are left out.
-        rows: Of each site what chance draws for each row, a patient or the row itself, and the row's value, where the
-            headline has values by row.
+        values: The headline of each site; sites for which it is not defined are left out.
+        rows: For each site the sampling unit (patient or row) and value of each row, if the headline is a mean over
+            rows.
         people: True if patients are known.
-        asked: Mean over sites of each metric that `evaluate` asks for, by name; of sites for which it is defined.
-        tested: The number of each site's rows.
-        by_fold: The headline of each site in each fold, of scores of several folds together.
+        asked: Mean over sites of each metric that `evaluate` asks for, by name.
+        tested: Number of each site's rows.
+        by_fold: The headline of each site in each fold, for scores of several folds.
     """
 
     values: Mapping[ClientId, float]
@@ -62,7 +62,7 @@ class Scores:
 
 
 def together(folds: Sequence[Scores], measure: Measure) -> Scores:
-    """The scores of several folds as one: rows side by side, or the mean where a measure is no mean over rows."""
+    """The scores of several folds as one: rows side by side, or the mean of a measure that is no mean over rows."""
     clients = sorted({c for scores in folds for c in scores.values})
     by_fold = {c: np.array([s.values[c] for s in folds if c in s.values]) for c in clients}
     rows = {}
@@ -74,10 +74,10 @@ def together(folds: Sequence[Scores], measure: Measure) -> Scores:
 
 
 def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
-    """Mean over sites of a minus b, above zero where a is better, and its standard error.
+    """Mean over sites of a minus b (positive if a is better), and its standard error.
 
-    The error is over each site's rows, or patients, where the measure is a mean over rows, otherwise over its folds.
-    Its variance is pooled over sites; where each has one fold only, it is over sites.
+    The error is over each site's rows (or patients), or else over its folds, with the variance pooled over sites; with
+    one fold only, it is over sites.
     """
     sign = 1.0 if measure.higher else -1.0
     both = [c for c in a.values if c in b.values]
@@ -94,12 +94,11 @@ def difference(a: Scores, b: Scores, measure: Measure) -> tuple[float, float]:
 def gain(
     these: Sequence[Scores], those: Sequence[Scores], measure: Measure, confidence: float = CONFIDENCE
 ) -> tuple[Difference, dict[ClientId, Difference]]:
-    """The gain of the mean over sites, and of each site, from the scores of each seed; of one seed without an interval.
+    """The gain of the mean over sites, and of each site; without an interval for one seed.
 
-    Where all sites have values by row, the mean is over these very sites: what is drawn is each site's rows and the
-    seeds.  Otherwise sites stand for others like them, and their gains, averaged over seeds, are what is drawn: their
-    variance has each site's rows in it.  A seed moves all sites together, which neither variance shows; that is in the
-    variance over seeds of the mean over sites, and is added in both cases.
+    If all sites have values by row, the mean is over these sites, and rows and seeds vary.  Otherwise sites vary, by
+    their gains averaged over seeds.  In both cases the variance over seeds of the mean is added, since a seed moves all
+    sites together.
     """
     both = sorted(set.intersection(*(set(s.values) for s in (*these, *those))))
     if not both:

@@ -1,8 +1,7 @@
 """The sites of a choice among methods, divided once.
 
-A site's rows are divided once, under the experiment's first seed, and the division stays: test rows, which nothing
-reads before all choices are made, and folds of the others.  A choice trains on all folds but one and is judged by the
-rows of that one, for as many folds as there is time for (cross-validation).
+A site's rows are divided once, under the experiment's first seed, into test rows and folds.  Choices are made by
+cross-validation over the folds; test rows are read after all choices.
 """
 
 import math
@@ -36,11 +35,11 @@ VALIDATION = 0.25
 
 
 class Clock:
-    """Ends training when its time is over, and counts rounds.
+    """A time limit for training; it also counts rounds.
 
     Args:
-        seconds: The most time; without a limit nothing depends on the clock.
-        now: Tells the time, s.
+        seconds: The time limit; without one nothing depends on the clock.
+        now: A clock, s.
     """
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,11 +56,11 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        """Seconds since it began."""
+        """Seconds since its start."""
         return self._now() - self._begun
 
     def require_time(self) -> None:
-        """Let a round begin.
+        """Called before a round.
 
         Raises:
             RunError: If the time is over.
@@ -75,11 +74,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Limits that a federation must keep to.
+    """Limits of a federation.
 
     Attributes:
-        rounds: The most communication rounds.
-        megabytes: The most that all clients and the server send in one training, 10^6 bytes.
+        rounds: Most communication rounds.
+        megabytes: Most that all clients and the server send in one training, 10^6 bytes.
     """
 
     rounds: int | None = None
@@ -88,13 +87,13 @@ class Constraints:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """The sites that are advised, and the task they share.
+    """The sites of an advice or a tuning, and their task.
 
     Attributes:
-        experiment: What they would run; it says model, rounds and local training.
+        experiment: Their experiment, with model, rounds and local training.
         setup: Task, network and data.
         fed: Division into sites, and of each site's rows into training and test rows.
-        clock: Counts the rounds of all trainings on them.
+        clock: Time limit and counter of rounds.
     """
 
     experiment: Experiment
@@ -114,21 +113,21 @@ class Sites:
 
     @property
     def drawn(self) -> str:
-        """The name of what stands for future ones: test rows, or the patients whose rows they are."""
+        """Name of the sampling units: test rows, or patients."""
         return "test rows" if self.fed.dataset.patients is None else "test patients"
 
     @cached_property
     def constants(self) -> Mapping[ClientId, float]:
-        """Each site's headline on its test rows for what its training rows would always say; empty if not known."""
+        """Each site's headline on its test rows for the best constant of its training rows; empty if unknown."""
         return of_constants(kind_of(self.experiment.task.kind), self.measure, self.fed)
 
     @cached_property
     def folds(self) -> tuple[FederatedData, ...]:
         """The sites without test rows, and with a fold of their rows for validation: a division for each fold.
 
-        A site of one row has it for training in all of them.  Where patients are known, all rows of one are in one
-        fold, and so it is with a site of one patient.  Where it is known when rows were, folds follow one another in
-        time, the latest first, each is judged after training on what was before it, and the earliest only trains.
+        All rows of a patient are in one fold.  A site of one row, or patient, trains on it in all folds.  Where times
+        are known folds are consecutive, the latest first: each is judged after training on earlier rows, and the
+        earliest fold only trains.
         """
         count = max(round(1 / self.experiment.val_fraction), 2)
         if self.fed.dataset.when is not None:
@@ -177,7 +176,7 @@ def _units(fed: FederatedData, rows: torch.Tensor) -> npt.NDArray[np.int64]:
 
 
 def divided_as(fed: FederatedData, clients: ClientIndices) -> FederatedData:
-    """The same examples, divided otherwise."""
+    """The same examples in another division."""
     return replace(fed, clients=clients)
 
 
@@ -185,8 +184,8 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
     """Read the data and divide them.
 
     Raises:
-        ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or none
-            has rows to choose by, or to test on, from which the headline can be measured.
+        ConfigError, DataError: If the experiment is impossible, there are fewer than `minimum` sites, or the headline
+            cannot be measured on validation or test rows.
     """
     early = [f"stop.{name}" for name in ("metric", "patience", "seconds") if getattr(experiment.stop, name) is not None]
     if early:
@@ -220,7 +219,7 @@ def sites_of(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), 
 
 
 def measurable(task: Task, y: torch.Tensor) -> bool:
-    """Return true if the headline can be measured with these targets; no model changes that."""
+    """True if the headline can be measured with these targets, whatever the model."""
     if task.headline.whole is None or not len(y):
         return len(y) > 0
     outputs = torch.linspace(-1.0, 1.0, len(y) * task.width).reshape(len(y), task.width)

@@ -11,8 +11,8 @@ as for `--set`.  All points are checked before any is run.
     OUT/logs/001-mu=0.1,alpha=0.1.txt       the output of its processes, one after the other
     OUT/sweep.sqlite                        the queue, by which a sweep that was stopped goes on
 
-Each point is a process of its own, one per core, so it trains one client after another on one thread unless the file
-says otherwise.  The jobs of an array take a part of the points each, by `shard`.
+Each point is a process, one per core, so by default it trains clients one after another on one thread.  Jobs of an
+array each take a part of the points, by `shard`.
 """
 
 import itertools
@@ -65,9 +65,9 @@ class PointResult:
 
     Attributes:
         point: Name of the point.
-        status: "open" if the point was not started, was stopped before its end, or is another shard's.
+        status: "open" if it was not started, was stopped before its end, or belongs to another shard.
         folder: Run folder.
-        error: What a failed point failed with.
+        error: Error of a failed point.
     """
 
     point: str
@@ -90,10 +90,10 @@ class _Table:
 
 
 def expand(path: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[Point, ...]]:
-    """Read a sweep's name and points from its file.
+    """A sweep's name and points from its file.
 
     Raises:
-        ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; names the point.
+        ConfigError: If there is no [sweep], it is empty, or a point is not a valid experiment; the message names it.
     """
     raw = config.override(config.read(path), overrides)
     table = raw.pop("sweep", None)
@@ -152,7 +152,7 @@ def _plain(value: Any) -> str:
 
 
 def check(points: Sequence[Point]) -> None:
-    """Refuse points that a run would refuse before its first round: data, splits, cohorts, networks, local steps.
+    """Raise the errors that a point's run would raise before its first round.
 
     Raises:
         ConfigError, DataError, ProtocolError: Naming the point.
@@ -175,10 +175,10 @@ def check(points: Sequence[Point]) -> None:
 
 
 def shard(points: Sequence[Point], part: str) -> tuple[Point, ...]:
-    """The points of one job of several: of I/N every N-th, beginning with the I-th; none if there are fewer than I.
+    """The points of job I of N: every N-th, beginning with the I-th; empty if there are fewer than I.
 
     Raises:
-        ConfigError: If `part` is not such a pair of numbers.
+        ConfigError: If `part` is not I/N.
     """
     numbers = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", part)
     if numbers is None or not 1 <= (i := int(numbers[1])) <= (n := int(numbers[2])):
@@ -195,22 +195,22 @@ def run(
     part: str | None = None,
     ray: str | None = None,
 ) -> list[PointResult]:
-    """Run points to their ends, each in a process of its own; a failed point is a result too, and the others go on.
+    """Run points to their ends, each in a process; a failed point is a result, too.
 
     Args:
         points: All points, in the order in which they are started.
         out: Folder of the sweep.
         jobs: Number of processes at a time; by default one a core.
         say: Called with a line whenever a point ends.
-        part: The part of them to run, as `shard` takes it; by default all.
-        ray: Address of a Ray cluster whose actors run them; the folder lies where its machines find it.
+        part: The part of them to run, as in `shard`; by default all.
+        ray: Address of a Ray cluster to run on; the folder must be shared with its machines.
 
     Returns:
         The results of all points in the folder so far.
 
     Raises:
         ConfigError: If `jobs` is below one.
-        RunError: If the folder holds another sweep, or (Interrupted) the user stopped; the same command goes on.
+        RunError: If the folder holds another sweep, or (Interrupted) the user stopped; the same command resumes.
     """
     jobs = machine.cores() if jobs is None else jobs
     if jobs < 1:

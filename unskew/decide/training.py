@@ -1,4 +1,4 @@
-"""Training of methods on the sites: as values, as cells of the runner, and their outcomes."""
+"""Trains methods on the sites, as cells of the runner."""
 
 import hashlib
 import json
@@ -55,14 +55,14 @@ class Training:
     Attributes:
         method: The method.
         sites: The sites.
-        rounds: Rounds it may take.
-        seed: Seed of everything that is drawn.
-        fed: Division it trains on, one of `Sites.folds`, or `Sites.fed`; nothing trains on its validation rows.
-        megabytes: What it may send, 10^6 bytes; None is no limit.
-        enough: What it has sent when it stops, 10^6 bytes, as a run by `stop.megabytes`; None is never.
+        rounds: Most rounds.
+        seed: Root of all draws.
+        fed: The division, one of `Sites.folds`, or `Sites.fed`; validation rows are not trained on.
+        megabytes: Most it may send, 10^6 bytes; None for no limit.
+        enough: Traffic at which it stops, 10^6 bytes, like `stop.megabytes`; None for never.
         at, begun: Rounds done, and begun.
-        sent, up: Bytes sent so far, and those of them that sites sent.
-        ended: True if it goes no further, before its last round.
+        sent, up: Bytes sent so far, in all and by sites.
+        ended: True if it ended before its last round.
     """
 
     method: NamedMethod
@@ -95,7 +95,7 @@ class Training:
 
         Raises:
             DivergedError: If it diverged.
-            RunError: If there was no time to get there.
+            RunError: If time ended first.
             QuorumError: If none of its first rounds had enough replies.
         """
         while self.at < min(rounds, self.rounds) and not self.ended:
@@ -116,11 +116,11 @@ class Training:
 
     @property
     def within(self) -> bool:
-        """True if it sent no more than it may."""
+        """True if it kept to its limit of traffic."""
         return self.megabytes is None or self.sent <= self.megabytes * 1e6
 
     def scores(self, rows: Ragged) -> Scores:
-        """Evaluate the sites' models, as they are now, on rows of each."""
+        """Scores of the sites' present models on rows of each."""
         task, clients = self.sites.setup.task, [int(c) for c in np.flatnonzero(rows.sizes)]
         models = own_models(self.sim, self.state, self.at, clients)
         jobs = {c: EvalJob(models[c], "train", rows[c].to(self.sites.setup.device), c) for c in clients if c in models}
@@ -140,14 +140,14 @@ class Training:
 
     @property
     def groups(self) -> Groups:
-        """The groups of the last round, where the method reports them."""
+        """The groups of the last round, if the method reports them."""
         for part in report_of(self.sim.method, self.state):
             if isinstance(part, ClientGroups):
                 return tuple(tuple(g) for g in part.groups if g)
         return ()
 
     def unseen(self) -> dict[int, tuple[float, float]]:
-        """The headline of unseen clients as they are served and after adapting, by their place among those."""
+        """The headline of unseen clients before and after adapting, by their index."""
         fed, epochs = self.fed, self.sites.experiment.unseen.adapt_epochs
         if fed.unseen is None:
             return {}
@@ -164,13 +164,13 @@ class Training:
 # ---------------------------------------------------------------- cells
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training that is asked for.
+    """A training to be done.
 
     Attributes:
-        method, seed, rounds, megabytes, enough: As of `Training`.
-        until: Round up to which it is trained now.
-        fold: The fold it trains on, judged by the rows that are left out; None trains on all, judged by test rows.
-        without: Sites that take no part, and whose results as unseen ones are asked for.
+        method, seed, rounds, megabytes, enough: As in `Training`.
+        until: Round up to which to train now.
+        fold: The fold whose rows judge it; None trains on all, judged by test rows.
+        without: Sites left out, whose results as unseen sites are wanted.
     """
 
     method: NamedMethod
@@ -183,7 +183,7 @@ class TrainingJob:
     without: tuple[ClientId, ...] = ()
 
     def cell(self) -> QueuedCell:
-        """The cell; those that differ in `until` alone go on from each other."""
+        """Its cell; cells that differ only in `until` continue each other."""
         table = {**vars(self), "method": as_json(self.method), "without": list(self.without)}
         home = hashlib.sha256(json.dumps({**table, "until": None}, sort_keys=True).encode())
         return QueuedCell({"do": "score", **table}, home.hexdigest())
@@ -195,14 +195,14 @@ class Trained:
 
     Attributes:
         at, begun: Rounds done, and begun.
-        sent, up: Bytes sent, and those of them that sites sent.
+        sent, up: Bytes sent, in all and by sites.
         seconds: Time of this part of it.
-        within: True if it sent no more than it may.
-        ended: True if it goes no further, before its last round.
+        within: True if it kept to its limit of traffic.
+        ended: True if it ended before its last round.
         why: Why it could not be trained; empty if it could.
         scores: Its scores; None if it could not be trained.
         groups: Groups of the last round, as the method reports them.
-        unseen: How unseen clients do, (as served, after adapting), once it is at its end.
+        unseen: Results of unseen clients, (before, after adapting), at its end.
     """
 
     at: int
@@ -222,7 +222,7 @@ _TRAINED = TypeAdapter(Trained)
 
 
 def trained(sites: Sites, jobs: Sequence[TrainingJob]) -> Plan[list[Trained]]:
-    """Ask for trainings, as a part of a plan."""
+    """Part of a plan: do these trainings."""
     cells = [job.cell() for job in jobs]
     results = [_TRAINED.validate_python(outcome) for outcome in (yield cells)]
     for cell, result in zip(cells, results, strict=True):
@@ -231,29 +231,29 @@ def trained(sites: Sites, jobs: Sequence[TrainingJob]) -> Plan[list[Trained]]:
 
 
 def under_seeds(sites: Sites, jobs: Mapping[str, TrainingJob], seeds: Sequence[int]) -> Plan[dict[str, list[Trained]]]:
-    """Ask for each training under every seed, as a part of a plan."""
+    """Part of a plan: do each training under every seed."""
     results = yield from trained(sites, [replace(job, seed=seed) for job in jobs.values() for seed in seeds])
     return {label: results[i * len(seeds) : (i + 1) * len(seeds)] for i, label in enumerate(jobs)}
 
 
 def scores_of(trainings: Sequence[Trained]) -> tuple[Scores, ...] | None:
-    """The scores of these trainings; None if one of them could not be had."""
+    """The scores of these trainings; None if one of them failed."""
     known = tuple(one.scores for one in trainings if one.scores is not None)
     return known if len(known) == len(trainings) else None
 
 
 def as_json(method: NamedMethod) -> list[Any]:
-    """A method as JSON, as a cell asks for it."""
+    """A method as JSON, for a cell."""
     return [method.name, dict(method.options), method.label]
 
 
 @dataclass(eq=False)
 class TrainingWork(CellWork):
-    """A worker's work: trainings that it has begun, by the home of their cells.
+    """The work of a cell: train; trainings are kept by the home of their cells.
 
     Attributes:
         sites: The sites.
-        threads: Threads of each, which sums depend on; by default those of this process.
+        threads: PyTorch threads of each, by default those of this process; sums depend on them.
     """
 
     sites: Sites
@@ -272,7 +272,7 @@ class TrainingWork(CellWork):
         return {**_TRAINED.dump_python(outcome, mode="json"), "seconds": time.monotonic() - began}
 
     def method(self, table: Sequence[Any]) -> NamedMethod:
-        """The method of a cell: one of the experiment's, which may be a value, or one by its name."""
+        """The method of a cell: the experiment's, which may be a value, or one by name."""
         name, options, label = table
         own = (m for m in self.sites.experiment.methods if (m.name, m.options) == (name, options))
         return next((replace(m, label=label) for m in own), None) or config.method(name, options, label)
@@ -299,7 +299,7 @@ class TrainingWork(CellWork):
         return Trained(*done, "", scores, groups, unseen)
 
     def begin(self, job: TrainingJob) -> Training:
-        """A training at its beginning."""
+        """A training at its start."""
         sites, fed, method = self.sites, self.sites.fed, job.method
         if job.fold is not None:
             fed = sites.folds[job.fold]

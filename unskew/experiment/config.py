@@ -453,7 +453,7 @@ class Experiment:
             object.__setattr__(self, "val_fraction", 0.1)
 
     def check_choice(self, chooser: str) -> None:
-        """Refuse choices by clients' rows beside a method with noise: those rows have none.
+        """Refuse to choose by clients' rows with a method that adds noise: the choice would have none.
 
         Raises:
             ConfigError: If so.
@@ -531,7 +531,7 @@ def checked_label(label: object, place: str) -> str:
 
 
 def missing_parts(method: object) -> list[str]:
-    """Return the names of the functions that this object lacks to be a method."""
+    """Names of the functions that an object lacks to be a method."""
     return [part for part in ("init", "round", "serve") if not callable(getattr(method, part, None))]
 
 
@@ -545,13 +545,13 @@ def _spelled_out(parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str,
 
 
 def settings_of(record: Any) -> dict[str, Any]:
-    """The fields of a record as a file writes them, without functions and classes."""
+    """The fields of a dataclass as a file writes them, without functions and classes."""
     parameters = schema.parameters(type(record))
     return _spelled_out(parameters, {name: getattr(record, name) for name in parameters})
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON and TOML write it; numbers and arrays of NumPy and PyTorch become Python's, None the word."""
+    """A value for JSON and TOML; numbers and arrays of NumPy and PyTorch become Python's, None becomes "none"."""
     if value is None:
         return schema.NONE
     if is_record(value):

@@ -36,7 +36,7 @@ def split_of(split: object) -> Split:
 
 
 def arguments() -> dict[str, str]:
-    """How to give each setting of an argument that has settings, such as local, as sentences."""
+    """How to write each argument that has settings, such as local, in sentences."""
     return {
         field.name: f"did you mean {argument}={kind.__name__}({field.name}=...)?"
         for argument, kind in config.TABLES.items()

@@ -92,11 +92,11 @@ def columns(table: str) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- reading
 class MetricOfRound(NamedTuple):
-    """A row of the metrics table: one number, or numbers of single clients, a row each.
+    """A row of the metrics table: one number over all clients, or numbers of single clients.
 
     Attributes:
         client: The clients' numbers; None for a number over all.
-        clients: Clients behind a number, and all that were evaluated, where these are more.
+        clients: Clients behind a number, and all evaluated ones, if these are more.
         at: When it was written, seconds since 1970.
     """
 
@@ -113,11 +113,10 @@ class MetricOfRound(NamedTuple):
 
 @contextmanager
 def opened(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The database of a run to read from, whether or not another process writes it.
+    """A run's database for reading, also while another process writes it.
 
     Raises:
-        RunError: If it is missing, damaged, or no database of a run of this version, or if a finished run's was
-            changed.
+        RunError: If it is missing, damaged, of another version, or was changed after the run had finished.
     """
     path = folder / FILE
     with refusing(path), closing(connect(path, "query_only = ON")) as connection:
@@ -127,7 +126,7 @@ def opened(folder: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the disk into a sentence on the database."""
+    """Turn errors of SQLite and the disk into RunError."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -314,10 +313,10 @@ class Database:
 
     Args:
         folder: The run's folder.
-        marks: The tables as the last checkpoint left them; rows that came later are removed.
+        marks: The tables at the last checkpoint; later rows are removed.
 
     Raises:
-        RunError: If a table is not as the checkpoint left it, or this is no database of a run.
+        RunError: If a table has changed since the checkpoint, or this is no database of a run.
     """
 
     def __init__(self, folder: Path, marks: Mapping[str, Mark]) -> None:
@@ -371,7 +370,7 @@ class Database:
         return self._counts[table]
 
     def marks(self) -> dict[str, Mark]:
-        """Return the number and hash of each table's rows, empty tables left out."""
+        """Number and hash of each table's rows; empty tables are left out."""
         return {n: Mark(count, self._hashes[n].hexdigest()) for n, count in self._counts.items() if count}
 
     def commit(self, position: str | None = None) -> None:

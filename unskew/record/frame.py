@@ -1,6 +1,6 @@
 """A run's numbers as one tidy frame: method, seed, round, name, value, weight, and client for a single client's.
 
-It holds the rows of the metrics table as written, single clients' together; `rows` and `columns` give each by itself.
+It has the rows of the metrics table as written, with those of single clients packed; `rows` and `columns` unpack them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -39,7 +39,11 @@ class Numbers:
 
     @classmethod
     def read(cls, folder: Path) -> "Numbers":
-        """The frame of a run's numbers.  Raises RunError as `database.opened`."""
+        """The frame of a run's numbers.
+
+        Raises:
+            RunError: As `database.opened`.
+        """
         with opened(folder) as connection:
             return cls(metrics(connection))
 
@@ -48,11 +52,11 @@ class Numbers:
         return Numbers(filter(holds, self.numbers))
 
     def prefixed(self, prefix: str) -> "Numbers":
-        """The same numbers, with method labels that begin so."""
+        """The same numbers, with a prefix to method labels."""
         return Numbers(n._replace(method=prefix + n.method) for n in self.numbers)
 
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
-        """A row for each number, in the order written, except where single clients are more than `most`."""
+        """A row for each number, in the order written; numbers of more than `most` single clients stay packed."""
         few = (n for n in self.numbers if most is None or n.client is None or len(n.client) <= most)
         return list(chain.from_iterable(map(expanded, few)))
 
@@ -87,7 +91,7 @@ class Numbers:
         return rounds
 
     def evaluated(self, method: str, seed: int, name: str) -> Collection[int]:
-        """The rounds in which a metric's part was evaluated, even where the metric is not defined."""
+        """The rounds in which a metric's part was evaluated, even if the metric is not defined there."""
         return self._evaluated.get((method, seed, name.partition(".")[0]), ())
 
     @cached_property
@@ -102,7 +106,7 @@ class Numbers:
         return self._reached.get((method, seed), 0)
 
     def few(self, name: str, *methods: str) -> list[tuple[int, int]]:
-        """Clients behind the last number, and all, where these are more; of these methods, or of all."""
+        """Clients behind the last number, and all, if these are more; of these methods, or of all."""
         last = {(n.method, n.seed): n.clients for n in self.numbers if n.name == name and n.client is None}
         return [(few[0], few[1]) for (m, _), few in last.items() if few is not None and (m in methods or not methods)]
 
@@ -129,12 +133,12 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """Each test row's headline under its client's own model.
+    """The headline of each test row under its client's own model.
 
     Attributes:
-        by_client: {client: the sampling unit of each row, and the row's value}.  The unit is the row's patient, by
-            number, or the row itself, by its number in the data.  The values' mean is the client's headline.
-        ranked: True for an AUROC's values, which are DeLong's.
+        by_client: {client: (sampling unit of each row, value of each row)}.  The unit is the row's patient, or the
+            row's number in the data.  The mean of the values is the client's headline.
+        ranked: True for the values of an AUROC, which are DeLong's.
     """
 
     by_client: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]

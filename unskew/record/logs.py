@@ -24,7 +24,7 @@ Bound = Literal["lower", "pooled"]
 
 # ---------------------------------------------------------------- rows
 class DivergedRow(TypedDict):
-    """A method that diverged under a seed: in which round, and how it was noticed."""
+    """A method that diverged under a seed: the round, and the reason."""
 
     method: str
     seed: int
@@ -68,7 +68,7 @@ VIRTUAL_CLOCK = "clock"
 
 
 def gap_name(part: str, measure: str) -> str:
-    """Name of the difference between clients that trained and those of `part`, which came afterwards.
+    """Name of the difference between clients that trained and unseen clients of `part`.
 
     >>> gap_name(SERVED, "accuracy"), gap_name(ADAPTED, "accuracy")
     ('gap.accuracy', 'gap_adapted.accuracy')
@@ -94,7 +94,7 @@ def document(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Turn any error in documents that no run writes so into a sentence."""
+    """Turn errors from invalid documents into RunError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -123,7 +123,7 @@ def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> RunError:
 
 
 def refusal(path: Path, what: str) -> RunError:
-    """The error for a file that no run writes so."""
+    """The error for an invalid file of a run."""
     return RunError(f"{path}: {what}; the file is corrupt, restore it or run again")
 
 

@@ -1,4 +1,4 @@
-"""Notes on a run, in sentences: settings and data that may not be as meant, and methods' warnings."""
+"""Notes on a run, in sentences: on settings, data and methods."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
 
 
 def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
-    """Notes from before a run as sentences; method labels stay as they are."""
+    """Notes from before a run as sentences; method labels keep their case."""
     labels = tuple(f"{method}: " for method in methods)
     for text in texts:
         sentence = text if text.startswith(labels) else beginning(text)
@@ -18,7 +18,7 @@ def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
 
 
 def of_warnings(warned: Iterable[tuple[str, str, int, int]]) -> Iterator[str]:
-    """Warnings, each (method, text, seed, round); methods with the same one share it.
+    """Notes of methods, each (method, text, seed, round), merged over methods with the same one.
 
     Of those that differ only in numbers, as between seeds, only the first is kept.
     """

@@ -1,7 +1,6 @@
 """Reads a run folder into values.
 
-A file that no run writes so is refused by name.  An unfinished run is no error.  A damaged forecast, on which no result
-depends, is left out and named.
+An invalid file is an error that names it.  An unfinished run is no error.  A damaged forecast is left out with a note.
 """
 
 import functools
@@ -35,7 +34,7 @@ AnyInfo = TypeVar("AnyInfo", bound=Info)
 
 @dataclass(frozen=True)
 class RecordedCell:
-    """One training of the run: a method on one seed.  `bound` marks a reference that does not compete."""
+    """A method under one seed.  `bound` marks a reference that does not compete."""
 
     method: str
     setting: str
@@ -47,11 +46,10 @@ class RecordedCell:
 class DataSplit:
     """One seed's division of the data: clients' sizes, their label counts [client][label], and the skew measures.
 
-    `domains` has one entry per client; it is empty if a client has examples of several domains, or the data have none.
-    `client_names` and `classes` are empty if clients or labels are known only by number.  `unseen` has the sizes of the
-    clients that came after training; nothing else here but names covers them.  `test_counts` are label counts of the
-    clients' test examples, `test_patients` the patients in them, both empty where not known.  `test_sha256` is the same
-    for the same test examples; `in_time` is true if they are each client's latest.  `counted` says what labels are:
+    `domains` has one entry per client; empty if clients have several domains, or there are none.  `client_names` and
+    `classes` are empty if clients or labels are numbers.  `unseen` are sizes of unseen clients.  `test_counts` and
+    `test_patients` are label counts and patients of the clients' test examples, empty if unknown.  `test_sha256` is
+    equal for equal test examples.  `in_time` is true if they are each client's latest.  `counted` says what labels are:
     classes, or groups of other targets.
     """
 
@@ -83,7 +81,7 @@ class DataSplit:
 
     @property
     def tested(self) -> int | None:
-        """The clients' own test examples in all; None if the folder does not say."""
+        """All clients' own test examples; None if unknown."""
         return sum(map(sum, self.test_counts)) if self.test_counts else None
 
     def client(self, number: int) -> str:
@@ -97,26 +95,26 @@ class DataSplit:
 
 @dataclass(frozen=True)
 class Record:
-    """A run's content as reports need it, or that of several runs (`unskew.report.together`).
+    """The content of a run for reports, or of several runs (`unskew.report.together`).
 
     Attributes:
         card: run.json.
         frame: Every number of every round.
         headline: The metric by which the run's models are compared.
         asked: The metrics that the run reports beside the headline and the loss.
-        failures: Rows of clients that did not reply when asked, or whose reply was refused.
+        failures: Rows of clients that did not reply, or whose reply was refused.
         summary: summary.json; None while the run has not finished.
         info: Method -> the types of its info; `info_of` reads the rows.
         ignored: Method -> number of replies that it refused.
-        baseline: Label of the method that others are compared with; None if the run has none.
-        tested_rows: (method, seed) -> the clients' own models' results by test row, where kept.
+        baseline: Label of the method that others are compared with; None without.
+        tested_rows: (method, seed) -> results of the clients' own models by test row, if recorded.
         until: The rule of a run that adds seeds until its comparisons are decided; cells are those begun so far.
-        notes: Sentences on data and settings that may not be as meant, and on methods' warnings.
-        left_out: Sentences on damaged files that the results do not need.
-        diverged: Methods that diverged, by seed; `numbers` leaves these trainings out.
-        parts: The runs, if several are read as one, by the name that begins their methods' labels.
+        notes: Notes on data, settings and methods.
+        left_out: Notes on damaged files that the results do not need.
+        diverged: Methods that diverged, by seed; `numbers` leaves them out.
+        parts: The runs, if several are read as one, by the prefix of their methods' labels.
         comparable: False for several runs that differ in more than their methods.
-        for_own: For several runs, methods meant for clients' own models; None if config.toml says it.
+        for_own: For several runs, methods for clients' own models; None if config.toml has it.
     """
 
     folder: Path
@@ -150,7 +148,7 @@ class Record:
         return self.frame.where(lambda n: (n.method, n.seed) not in without) if without else self.frame
 
     def clients(self, method: str, seed: int, part: str = "personal") -> Mapping[int, float]:
-        """{client: headline of the model it uses} in the last round with rows for single clients."""
+        """{client: headline of its model} in the last round with rows of single clients."""
         return self.numbers.clients(method, seed, f"{part}.{self.headline.name}")
 
     def tested(self, method: str, seed: int) -> Mapping[int, float]:
@@ -158,7 +156,7 @@ class Record:
         return self.numbers.clients(method, seed, f"personal.{self.headline.name}", "weight")
 
     def names(self, seed: int) -> tuple[str, ...]:
-        """Names of the clients, from the data or as a deployment's sites; empty if they are numbers."""
+        """Names of the clients or sites; empty if they are numbers."""
         known = self.partitions[seed].client_names if seed in self.partitions else ()
         return known or tuple(self.card.get("client_names", ()))
 
@@ -174,12 +172,12 @@ class Record:
 
     @property
     def deployed(self) -> bool:
-        """True if the run's clients were separate processes, whose data a report must not read."""
+        """True if the run's clients had data of their own, which a report must not read."""
         return logs.deployed(self.folder, self.card["command"])
 
     @property
     def same_test_rows(self) -> bool:
-        """True if several seeds all have the same test rows, so seeds do not show the rows' chance."""
+        """True if several seeds have the same test rows, so that seeds do not show the rows' chance."""
         rows = {p.test_sha256 for p in self.partitions.values() if p.tested != 0}
         return len(self.partitions) > 1 and len(rows) == 1 and "" not in rows
 
@@ -233,7 +231,7 @@ def read(folder: Path) -> Record:
     """The record of a run folder, finished or not; `select` reads traffic and work.
 
     Raises:
-        RunError: If `folder` is not a run folder, or a file in it is missing, corrupt or changed; names the file.
+        RunError: If `folder` is not a run folder, or a file in it is missing, corrupt or changed; the message names it.
     """
     folder = Path(folder)
     if not (folder / "run.json").is_file():
@@ -325,12 +323,10 @@ class InfoOfRound(NamedTuple, Generic[AnyInfo]):
 
 
 def info_of(record: Record, method: str, kind: type[AnyInfo]) -> Iterator[InfoOfRound[AnyInfo]]:
-    """Info of a type or its subtypes that a method reported, in the order written; not where it diverged.
-
-    Read each time, because all rounds' info may be too much for a record.
+    """Info of a type or its subtypes that a method reported, in the order written, without diverged seeds.
 
     Raises:
-        RunError: If a row does not fit the type; names its place in the table.
+        RunError: If a row does not fit the type; the message names the row.
     """
     kinds = {**{name: known for name, known in TYPES.items() if issubclass(known, kind)}, info_type(kind): kind}
     without = record.diverged_seeds(method)
@@ -358,7 +354,7 @@ def _require_documents(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def part_of(folder: Path, part: Part, seed: int | None = None) -> tuple[dict[str, Any], Ragged]:
-    """One seed's division, by default the smallest's, and a part's examples of each client that trained.
+    """One seed's division, by default of the smallest seed, and a part's examples of each client that trained.
 
     Raises:
         RunError: If the folder has no such seed, or is corrupt.
@@ -382,12 +378,12 @@ def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.NDArray[np.int64]]:
-    """Rows of each client's part of the data, as given, by its name, or its number if clients have no names.
+    """Rows of each client's part in the data as given, by the client's name or number.
 
     Args:
         folder: The run's folder.
         part: "train", "val" or "test".
-        seed: Seed of the run; None for the smallest.
+        seed: Seed of the run; by default the smallest.
 
     Raises:
         RunError: If the folder has no such seed, does not have the rows, or is corrupt.

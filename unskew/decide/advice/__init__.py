@@ -1,7 +1,7 @@
-"""Advice: is federation worth it for these sites, for whom, with whom, how, and at what cost.
+"""Advice: is federation worth it for these sites, for which of them, how, and at what cost?
 
-How much is trained follows from the experiment, the folds and the fresh seeds, never from the clock: the same question
-has the same answer on any machine.  Where time ends first there is no answer yet.
+The amount of training never depends on the clock, so the same question has the same answer on any machine.  If time
+ends first, there is no answer yet.
 
 measure.py    how the sites' training disagrees, and groups that this suggests
 race.py       local rates, bounds, and successive halving of methods, all on validation rows
@@ -49,31 +49,29 @@ def advise(
     progress: bool = True,
     **given: Any,
 ) -> Advice:
-    """Answer whether these sites should train together, which of them, with whom and how.
+    """Answer whether these sites should train together, which of them, and how.
 
-    It measures how much the sites disagree; trains each site alone, FedAvg and pooled data; lets
-    methods race by successive halving on validation rows of the sites; and measures the one it chooses on test rows
-    that no choice has seen, under fresh seeds.
+    It measures how much the sites disagree.  It trains each site alone, FedAvg and pooled data, and lets methods race
+    by successive halving on validation rows.  The chosen method is then measured on test rows, under fresh seeds.
 
     Args:
-        data: As in `simulate`, or the path of an experiment's file (.toml), which then says everything else.
-        methods: Methods that race beside ours, as in `simulate`, FedAvg if none is given; the first one's local
-            training is that of all.
-        fresh_seeds: Seeds under which the numbers are measured; of one there is no verdict.
-        minutes: The most time, without a limit by default.
-        max_rounds: The most communication rounds of a federation.
-        max_megabytes: The most that all sites and the server together may send in one training, 10^6 bytes.
-        out: A folder for the page, advice.html, and the experiment it recommends, advised.toml.  Advice that was
-            stopped goes on there.
-        workers: Processes that train side by side, 1 if none are given; the answer is the same with any number.
+        data: As in `simulate`, or the path of an experiment's file (.toml), which then has all other settings.
+        methods: Methods that race beside ours, as in `simulate`, by default FedAvg; the first one's local training is
+            that of all.
+        fresh_seeds: Seeds of the final measurement; with one there is no verdict.
+        minutes: Time limit; none by default.
+        max_rounds: Most communication rounds of a federation.
+        max_megabytes: Most that all sites and the server together may send in one training, 10^6 bytes.
+        out: Folder for the page, advice.html, and the recommended experiment, advised.toml.  Interrupted advice is
+            resumed from there.
+        workers: Processes that train in parallel, by default 1; the answer does not depend on it.
         ray: Address of a Ray cluster whose cores train, as in `tune`.
-        progress: Say on stderr how far it is.
+        progress: Show progress on stderr.
         given: Model and settings of the experiment: `model`, `target`, `rounds` and more, as in `simulate`.
 
     Raises:
         ConfigError, DataError: If the experiment or a limit is impossible, or there are fewer than two sites.
-        RunError: If time ends before the answer is known, or `out` cannot be written, or has files of something else,
-            as advice on another experiment.
+        RunError: If time ends first, `out` cannot be written, or `out` has other files.
         WorkerError: If a worker is lost, or there is no cluster at the address.
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
@@ -110,15 +108,15 @@ def advise_experiment(
     workers: int | None = None,
     ray: str | None = None,
 ) -> Advice:
-    """Give advice for an experiment.
+    """Advice for an experiment.
 
     Args:
         experiment, minutes, max_rounds, max_megabytes, fresh_seeds, workers, ray: As in `advise`.
-        note: Gets a line for each stage.
-        inputs: Values of the experiment that no file names.
-        folds: Folds whose rows decide.
-        clock: Ends training instead of one of `minutes`.
-        folder: Keeps outcomes, so that advice that was stopped goes on.
+        note: Called with a line for each stage.
+        inputs: Data and networks given as values.
+        folds: Number of folds for validation.
+        clock: Time limit, instead of `minutes`.
+        folder: Keeps outcomes, to resume from.
 
     Raises:
         ConfigError, DataError, RunError, WorkerError: As in `advise`.

@@ -1,4 +1,4 @@
-"""The answer: whether to federate, for whom, with whom, how, at what cost, and how sure that is; and its experiment."""
+"""The answer: whether, which sites, how and at what cost to federate, how sure that is, and an experiment."""
 
 import dataclasses
 import math
@@ -45,13 +45,13 @@ MOST_DRAWN = 40
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Advice:
-    """An answer, and everything it stands on; `print` gives its sentences, a notebook the page's first screen.
+    """An answer and its evidence; `print` shows its sentences, a notebook the page's first screen.
 
     Attributes:
         sites: The sites.
-        limits: What a federation must keep to.
+        limits: Limits of a federation.
         race: How the method was chosen, on validation rows.
-        check: The numbers, on test rows under fresh seeds.
+        check: Results on test rows under fresh seeds.
         unseen: Sites that came after training.
         seconds: Time it took.
     """
@@ -66,12 +66,12 @@ class Advice:
     # ------------------------------------------------------------------ decisions
     @property
     def gain(self) -> Difference | None:
-        """The mean gain over training alone of the method that the answer is about."""
+        """The mean gain over training alone of the answer's method."""
         return self.check.gains.get(self.check.chosen or "")
 
     @property
     def confidence(self) -> float:
-        """The confidence of the interval of `gain`: more than 0.95 where FedAvg stands in for the race's choice."""
+        """The confidence of the interval of `gain`: above 0.95 if FedAvg replaces the race's choice."""
         return CONFIDENCE if self.check.set_aside is None else CONFIDENCE_OF_TWO
 
     @property
@@ -89,7 +89,7 @@ class Advice:
 
     @property
     def why(self) -> str:
-        """Reason for the verdict, where the interval of the gain does not say it."""
+        """Reason for the verdict, unless it is the interval of the gain."""
         return self._decision[1]
 
     @cached_property
@@ -118,7 +118,7 @@ class Advice:
 
     @property
     def too_little(self) -> str:
-        """The reason why nothing is decided from one seed; else empty."""
+        """Why one seed decides nothing; empty with more."""
         return "one seed is too few; give it two fresh seeds or more" if len(self.check.seeds) == 1 else ""
 
     @property
@@ -132,7 +132,7 @@ class Advice:
 
     @cached_property
     def useless(self) -> frozenset[ClientId]:
-        """Sites whose models, alone and with the method of the answer, are both no better than a constant."""
+        """Sites whose models, alone and with the answer's method, are both no better than a constant."""
         return frozenset(c for c in self.by_site if all(ahead.get(c, 1.0) <= EQUAL for ahead in self._over_constant))
 
     @cached_property
@@ -152,7 +152,7 @@ class Advice:
 
     @property
     def method(self) -> NamedMethod:
-        """The method that is recommended: that of the answer, unless sites are better off alone."""
+        """The recommended method: the answer's, unless sites are better off alone."""
         chosen = self.check.answering(self.race)
         if self.verdict == "alone" or chosen is None:
             bound = self.race.bounds.get(ALONE)
@@ -161,7 +161,7 @@ class Advice:
 
     @property
     def cost(self) -> dict[str, Any] | None:
-        """The rounds of one training, 10^6 bytes sent by all, and by a site in a round that it takes part in."""
+        """Rounds of one training, 10^6 bytes sent by all, and by a site in a round it takes part in."""
         if (of := self.check.training) is None:
             return None
         per_site = of.up / 1e6 / max(of.at, 1) / self.sites.experiment.cohort(self.sites.fed.num_clients)
@@ -177,7 +177,7 @@ class Advice:
 
     @property
     def groups(self) -> Groups:
-        """The groups that the recommended method trains, by site number; empty where all train together or alone."""
+        """Groups of the recommended method, by site number; empty if all train together or alone."""
         return self.check.groups if self.family == "groups" else ()
 
     @cached_property
@@ -187,12 +187,12 @@ class Advice:
 
     @property
     def unjudged(self) -> tuple[str, ...]:
-        """Sites whose results cannot be measured, as without test rows."""
+        """Sites without a measurable result, for example without test rows."""
         return tuple(name for c, name in enumerate(self.sites.names) if self.by_site and c not in self.by_site)
 
     @property
     def by_themselves(self) -> frozenset[ClientId]:
-        """Sites that the chosen method lets train by themselves."""
+        """Sites that train alone under the chosen method."""
         return frozenset(g[0] for g in self.check.groups if len(g) == 1)
 
     def reading(self, c: ClientId) -> str:
@@ -213,7 +213,7 @@ class Advice:
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
 
     def sentences(self) -> tuple[tuple[str, str], ...]:
-        """Question and answer, in the order in which one asks."""
+        """Questions and answers, in reading order."""
         check, race, gain, m, cost = self.check, self.race, self.gain, self.sites.measure, self.cost
         drawn, aside = self.sites.drawn if m.of_rows else "sites", check.set_aside
         local = self.method.options.get("local", {})
@@ -287,7 +287,7 @@ class Advice:
         return f"If at all, {how}." if self.verdict == "undecided" else f"{how[0].upper()}{how[1:]}."
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as JSON holds it."""
+        """The answer as JSON."""
         names = self.sites.names
         return {
             "verdict": self.verdict,
@@ -317,7 +317,7 @@ class Advice:
 
     @property
     def screen(self) -> Page:
-        """The first screen of its page: the verdict, gains as two pictures, and the other answers."""
+        """The first screen of its page: the verdict, two pictures of gains, and the other answers."""
         sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
         by_site = {sites.names[c]: self.by_site[c] for c in order if len(order) <= MOST_DRAWN}
         aside, levels = self.check.set_aside, " ".join(self._levels())
@@ -346,7 +346,7 @@ class Advice:
 
     # ------------------------------------------------------------------ the experiment
     def experiment(self) -> Experiment:
-        """The experiment that is recommended, with the bounds, under seeds not used so far."""
+        """The recommended experiment, with the bounds, under unused seeds."""
         asked = self.sites.experiment
         seeds = self.check.seeds or asked.seeds
         labels = dict.fromkeys((self.method.label, self.check.chosen or "", ALONE, FEDAVG, POOLED))
@@ -376,7 +376,7 @@ class Advice:
 
 
 def advised_name(asked: Experiment) -> str:
-    """The name of the experiment that is recommended in place of the one that was asked about."""
+    """The name of the recommended experiment."""
     return f"{asked.name}, as advised"
 
 

@@ -1,4 +1,4 @@
-"""The numbers of an advice: on test rows, under fresh seeds, after every choice is made."""
+"""Results of an advice on test rows, under fresh seeds, after all choices are made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class UnseenSite:
 
     Attributes:
         name: Its name.
-        served: The headline of the model it is given.
+        served: The headline of the model it gets.
         adapted: The same after training on its own rows.
         alone: Its result alone.
         joined: Its result as a member.
@@ -45,7 +45,7 @@ class UnseenSite:
 
 @dataclass(frozen=True)
 class SetAside:
-    """The race's choice, where it did not hold up on test rows and FedAvg stands in for it.
+    """The race's choice, if FedAvg replaces it because of test rows.
 
     Attributes:
         label: Its label.
@@ -65,14 +65,14 @@ class Check:
     Attributes:
         seeds: Seeds under which all methods were trained.
         results: Scores by label and seed.
-        gains: Gain over training alone by label, of the mean over sites; 95 % intervals, but of FedAvg one of 97.5 %
-            where it stands in for the race's choice.
+        gains: Gain over training alone of the mean over sites, by label, with 95 % intervals (97.5 % for FedAvg if it
+            replaces the race's choice).
         by_site: The same for each site.
-        groups: Groups in which the chosen method trained, where it has groups.
-        lost: Reasons why a method could not be trained under some seed, by label: it has no results then.
-        chosen: Label of the method that the answer is about: the race's choice, or FedAvg where that is set aside.
+        groups: Groups of the chosen method, if any.
+        lost: Why a method could not be trained under some seed, by label; it has no results then.
+        chosen: Label of the answer's method: the race's choice, or FedAvg.
         training: Its training under the first seed.
-        set_aside: The race's choice, where it is set aside.
+        set_aside: The race's choice, if FedAvg replaces it.
     """
 
     seeds: tuple[int, ...] = ()
@@ -86,14 +86,14 @@ class Check:
     set_aside: SetAside | None = None
 
     def answering(self, race: Race) -> Candidate | None:
-        """The method that the answer is about, with its settings."""
+        """The answer's method, with its settings."""
         return race.chosen if self.set_aside is None else race.bounds[FEDAVG]
 
 
 def check(
     sites: Sites, race: Race, limits: Constraints, say: Callable[[str], None], fresh_seeds: int = SEEDS
 ) -> Plan[Check]:
-    """The plan that trains bounds and the chosen method anew, and scores them on test rows."""
+    """Plan: train bounds and the chosen method again, and score them on test rows."""
     chosen = race.chosen
     entries = {label: race.bounds[label] for label in (ALONE, FEDAVG, POOLED) if label in race.bounds}
     if chosen is not None:
@@ -131,10 +131,10 @@ def check(
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
-    """The race's choice if it does not hold up on test rows beside FedAvg, which no race has chosen; None if it does.
+    """The race's choice, if it does not hold up on test rows beside FedAvg; else None.
 
-    It does not hold up if it is shown to be worse than FedAvg, if FedAvg is shown to gain over training alone and it is
-    not, or if it cannot be trained under fresh seeds.
+    It does not hold up if it is significantly worse than FedAvg, if only FedAvg gains significantly over training
+    alone, or if it cannot be trained under fresh seeds.
 
     Args:
         done: Scores of each seed by label.
@@ -155,7 +155,7 @@ def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure
 def unseen(
     sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
 ) -> Plan[tuple[UnseenSite, ...]]:
-    """The plan of sites set aside to come later; or else of sites left out, one by one or a quarter at a time."""
+    """Plan: evaluate unseen sites, or else leave sites out, one by one or a quarter at a time."""
     chosen, n = checked.answering(race), sites.fed.num_clients
     if chosen is None or checked.chosen is None or checked.training is None:
         return ()

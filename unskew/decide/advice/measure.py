@@ -32,7 +32,7 @@ MOST_GROUPS = 4
 
 
 def proposed(sites: Sites, local: dict[str, Any]) -> Plan[tuple[Groups, ...]]:
-    """The plan that compares the directions of the sites' training, whose settings are `local`: proposals of groups."""
+    """Plan: compare the directions of the sites' training with settings `local`, and propose groups."""
     if sites.fed.num_clients > MOST_SITES:
         return ()
     cell = QueuedCell({"do": "directions", "local": local})
@@ -41,10 +41,10 @@ def proposed(sites: Sites, local: dict[str, Any]) -> Plan[tuple[Groups, ...]]:
 
 
 class AdviceWork(TrainingWork):
-    """A worker's work: directions of the sites' training, and trainings."""
+    """The work of a cell: compare directions, or train."""
 
     def train(self, asked: Mapping[str, Any]) -> Outcome:
-        """Compare directions, or do as `TrainingWork` does."""
+        """Compare directions, or train as `TrainingWork` does."""
         if asked["do"] != "directions":
             return super().train(asked)
         training: Training | None = None
@@ -79,7 +79,7 @@ def _cosines(training: Training) -> Floats | None:
 
 
 def proposals(cosines: Floats) -> tuple[Groups, ...]:
-    """Divisions into two to four groups, and the site that agrees least with the others by itself.
+    """Divisions into two to four groups, and the site that agrees least with the others alone.
 
     >>> proposals(np.array([[1.0, 0.9, -0.9], [0.9, 1.0, -0.9], [-0.9, -0.9, 1.0]]))
     (((0, 1), (2,)),)

@@ -30,12 +30,12 @@ PAGE, EXPERIMENT, SITES, CELLS = "advice.html", "advised.toml", "sites.json", "c
 
 
 def require_place(folder: Path, experiment: Experiment, given: Dataset | None = None) -> None:
-    """Refuse a folder with files of something else, or with advice on another experiment or other data.
+    """Refuse a folder with other files, or with advice on another experiment or other data.
 
-    `given` are data that are a value, which the experiment cannot tell from others: their hash says if they differ.
+    `given` are data given as a value, which are compared by hash.
 
     Raises:
-        DataError: If it has data of earlier advice that cannot be read.
+        DataError: If data of earlier advice cannot be read.
         RunError: If it has files, and no earlier advice on this experiment.
     """
     require_own(folder, "advice", (EXPERIMENT, CELLS))
@@ -51,10 +51,7 @@ def require_place(folder: Path, experiment: Experiment, given: Dataset | None = 
 
 
 def write_advice(advice: Advice, folder: Path) -> Path:
-    """Write the page, and the experiment with what it needs: the sites of data that have none of their own, and data.
-
-    Returns:
-        The page.
+    """Write the page and the recommended experiment with its files; return the page.
 
     Raises:
         RunError: If they cannot be written.
@@ -66,7 +63,7 @@ def write_advice(advice: Advice, folder: Path) -> Path:
 
 
 def view(advice: Advice, text: str) -> Page:
-    """The page: its first screen, and the numbers behind each answer folded."""
+    """The page: its first screen, and folded sections with the numbers."""
     in_python = advice.sites.experiment.task.model.startswith(IN_PYTHON)
     note = "Its model is a value of Python, which no file can hold: run it from Python." if in_python else ""
     lead = (
@@ -78,7 +75,7 @@ def view(advice: Advice, text: str) -> Page:
 
 
 def screen(advice: Advice, width: int) -> str:
-    """The answer for a terminal: its sentence, the sites that gain most and least, and a line for each other answer."""
+    """The answer for a terminal: one sentence, a table of sites, and a line for each other answer."""
     names, order = advice.sites.names, ranked(advice.by_site)
     few = order if len(order) <= MOST_PRINTED else [*order[: MOST_PRINTED // 2], *order[-MOST_PRINTED // 2 :]]
     rows = [(names[c], *advice.site_row(c)[1:]) for c in few]
@@ -91,7 +88,7 @@ def screen(advice: Advice, width: int) -> str:
 
 
 def sections(advice: Advice) -> Sequence[Section]:
-    """Numbers behind each answer."""
+    """The numbers behind each answer."""
     m, names, race, check = advice.sites.measure, advice.sites.names, advice.race, advice.check
     percent = "%" if m.percent else ""
     worth = []

@@ -50,11 +50,11 @@ class Candidate:
 
     Attributes:
         method: The method.
-        groups: The groups it was given; empty if none.
+        groups: Its given groups; empty without.
         scores: Scores on validation rows by round.
-        out: Reason why it left the race; empty for one that reached the end.
+        out: Why it left the race; empty if it reached the end.
         at: Rounds that all its trainings have done.
-        found: Groups that it was given, or that it reports in the first fold.
+        found: Its given groups, or those it reports in the first fold.
     """
 
     method: NamedMethod
@@ -99,7 +99,7 @@ def race(
 
 
 def rated_local(local: dict[str, Any], factor: float) -> dict[str, Any]:
-    """Settings of local training with so many times the rate."""
+    """Settings of local training with the rate multiplied by `factor`."""
     return local if factor == 1.0 or "lr" not in local else {**local, "lr": float(f"{local['lr'] * factor:.3g}")}
 
 
@@ -116,8 +116,8 @@ def candidates(
 ) -> list[Candidate]:
     """The methods that race: the experiment's own, and ours for skew, groups, malicious clients, and limits.
 
-    Methods with one model take the settings `local`, those with several, or with long local training, `own`: where
-    sites contradict each other, the rate that is best for one model of all is too low for those who agree.
+    Methods with one model use the settings `local`.  Those with several models, or long local training, use `own`:
+    their best rate is often higher.
     """
     n, rounds, layout = sites.fed.num_clients, sites.experiment.rounds, sites.setup.task.layout
     limited, tight = limits.megabytes is not None, limits != Constraints()
@@ -177,16 +177,16 @@ def _name_of(groups: Groups, names: Sequence[str]) -> str:
 
 @dataclass(eq=False)
 class Race:
-    """A race, in progress or as it ended.
+    """A race, in progress or finished.
 
     Attributes:
         sites: The sites.
-        rounds: Rounds of a federation: those of the experiment within the limits.
-        folds: Folds whose rows decide.
-        limits: What a federation must keep to.
-        say: Gets a line for each stage.
+        rounds: Rounds of a federation: the experiment's, within the limits.
+        folds: Number of folds for validation.
+        limits: Limits of a federation.
+        say: Called with a line for each stage.
         bounds: Sites alone, FedAvg and pooled data, by label, each at its best rate.
-        lost: Reasons why a bound could not be trained to the end at any rate, by label.
+        lost: Why a bound could not be trained to the end at any rate, by label.
         entries: All methods, at the end the best first.
         chosen: The best method, or FedAvg unless that is clearly better; None if none could be trained.
         close: Labels of other methods that are as good.
@@ -206,7 +206,7 @@ class Race:
     def train(
         self, entries: Sequence[Candidate], until: int, rounds: int, limited: bool = True
     ) -> Plan[list[Candidate]]:
-        """Train entries up to a round and score them; return those that are not out."""
+        """Train entries up to a round and score them; return those still in the race."""
         sites, folds = self.sites, range(self.folds)
         cap, seed = self.limits.megabytes if limited else None, sites.experiment.seeds[0]
         jobs = [TrainingJob(e.method, seed + k * FOLD_SEEDS, rounds, until, k, cap) for e in entries for k in folds]
@@ -216,7 +216,7 @@ class Race:
         return [e for e in entries if not e.out]
 
     def take(self, entry: Candidate, results: Sequence[Trained]) -> None:
-        """Note what an entry has come to in each fold."""
+        """Record an entry's results in each fold."""
         why = next((r.why for r in results if r.why), "")
         entry.at = min(r.at for r in results)
         entry.found = entry.groups or results[0].groups
@@ -230,7 +230,7 @@ class Race:
                 entry.out = "it lets every site train by itself"
 
     def train_bounds(self, local: dict[str, Any]) -> Plan[None]:
-        """Train sites alone, FedAvg and pooled data to the end at each rate, and keep each at its best."""
+        """Train sites alone, FedAvg and pooled data to the end at each rate, and keep the best rate of each."""
         for label, name, limited in (
             (ALONE, "independent", False),
             (FEDAVG, "fedavg", True),
@@ -250,7 +250,7 @@ class Race:
             self.say(f"{label}: {self.sites.measure.with_unit(best.last.mean)} on validation rows{rate}")
 
     def halving(self, entries: list[Candidate]) -> Plan[None]:
-        """Successive halving; FedAvg is a bound and was trained already."""
+        """Successive halving; FedAvg is a bound and already trained."""
         for e in entries:
             e.out = self.lost.get(e.method.label, "")
         self.entries = [self.bounds.get(e.method.label, e) for e in entries]
@@ -268,8 +268,10 @@ class Race:
             running, until = running[:keep], min(2 * until, self.rounds)
 
     def given_groups(self) -> Plan[None]:
-        """Give the groups that IFCA or HCCT found to FedAvg in groups: from another start IFCA may find none, and HCCT
-        pays for its pilot each time."""
+        """Add FedAvg in the groups that IFCA or HCCT found.
+
+        Another start of IFCA may find none, and HCCT pays for its pilot each time.
+        """
         for finder in [e for e in self.entries if e.method.name in ("ifca", "hcct") and e.scores and not e.out]:
             groups = tuple(sorted(finder.found))
             same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
@@ -290,16 +292,16 @@ class Race:
 
 
 def merit(entry: Candidate, measure: Measure) -> float:
-    """Its last mean on validation rows, higher is better; -inf where it is not defined."""
+    """Its last mean on validation rows, higher is better; -inf where not defined."""
     mean = entry.last.mean if measure.higher else -entry.last.mean
     return -math.inf if math.isnan(mean) else mean
 
 
 def choose(finished: Sequence[Candidate], sites: Sites) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The best method on validation rows, but FedAvg unless the best is clearly better; and labels of others as good.
+    """The best method on validation rows, or FedAvg unless that is clearly better; and labels of others as good.
 
-    Of many methods one is the best by chance.  So it takes FedAvg's place only if it is better by `CLEARLY` standard
-    errors of their difference.  Others are as good if they are within one of the best.
+    The best of many is partly chance, so it replaces FedAvg only if it is better by `CLEARLY` standard errors of their
+    difference.  Others are as good if they are within one standard error of the best.
     """
     if not finished:
         return None, ()

@@ -1,11 +1,10 @@
-"""A run without training: a method's real plan, driven by clients whose results are made up, and what it asks for.
+"""A run without training: a method's real plan with made-up results of clients, and what it requests.
 
-The simulator, the wire and the evaluation around it are those of a run, so the same code counts bytes, draws cohorts
-and chooses what is evaluated.  An optimisation ends near its start, or where it began; a plan that sends the same in
-both cases does not let training decide what it sends, as far as two tries can tell.  Folds and local code (`Run`)
-really run, but for a prior that they ask for: the costs of such a method are not known.
+Simulator, wire and evaluation are those of a run, so the same code counts bytes, draws cohorts and chooses what is
+evaluated.  Training returns its start, or a point near it; if both send the same, traffic is taken to be independent of
+training.  Folds and local code (`Run`) really run, except with a prior: the costs of such a method are unknown.
 
-How far a plan is driven follows from the number of jobs, never from the clock.
+How many rounds are driven depends on the number of jobs, never on the clock.
 """
 
 import time
@@ -62,8 +61,8 @@ class Requests:
         bytes: Bytes sent, by direction.
         jobs: Number of jobs by kind, by examples, and by whether the server asks.
         evaluated: Number of examples for each model to be evaluated.
-        gathered: Most examples that are copied for one evaluation.
-        server_s: Time of everything but the jobs, seconds.
+        gathered: Most examples copied for one evaluation.
+        server_s: Time of everything but the jobs, s.
     """
 
     bytes: Mapping[Direction, int] = field(default_factory=dict)
@@ -74,25 +73,25 @@ class Requests:
 
     @property
     def work(self) -> int:
-        """The number of jobs, local code counted as many."""
+        """Number of jobs; local code counts as many."""
         return sum(k * (CODE_JOBS if kind[0] == "code" else 1) for (kind, _, _), k in self.jobs.items())
 
 
 @dataclass(eq=False)
 class Code:
-    """Local code of a method: seconds and examples of each call that ran, by kind."""
+    """Local code of a method: seconds and examples of each call, by kind."""
 
     times: dict[Kind, list[tuple[float, int]]] = field(default_factory=dict)
 
     def seconds(self, kind: Kind) -> float:
-        """Seconds for an example; the first call may have imported and built what others use."""
+        """Seconds for an example, without the first call, which may import and build things."""
         times = self.times[kind][1:] or self.times[kind]
         return sum(s for s, _ in times) / max(sum(n for _, n in times), 1)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedMethod:
-    """One method under one seed, ready to be driven or timed; `window` is that of the run's executor."""
+    """One method under one seed, ready to be driven or timed; `window` is the executor's."""
 
     method: NamedMethod
     seed: int
@@ -104,17 +103,17 @@ class PreparedMethod:
 
 @dataclass(eq=False)
 class DryRun:
-    """Requests of one method under one seed, for as many rounds as were driven.
+    """Requests of one method under one seed, for the rounds that were driven.
 
     Attributes:
         rounds: Requests of each round, from the first.
         evaluation: Requests of an evaluation after the last of them; None if there was none.
         in_flight_bytes: Most bytes of messages, replies and states alive at once.
-        client_bytes: Most bytes that one client is sent, remembers and answers in an exchange.
-        memory_per_client: Bytes one client remembers, on average over those that remember something.
+        client_bytes: Most bytes that one client receives, remembers and answers in an exchange.
+        memory_per_client: Mean bytes of memory of clients that remember something.
         clients: Clients that were asked.
         samples: One optimisation of each kind, to be timed.
-        abandoned: Number of the rounds that have too few replies for a result.
+        abandoned: Number of rounds with too few replies for a result.
     """
 
     rounds: list[Requests]
@@ -148,11 +147,11 @@ def dry_run(
     jobs: float = 0,
     evaluated: bool = False,
 ) -> DryRun:
-    """Drive a method for all rounds, or at least two if they ask for so many jobs before.
+    """Drive a method for all rounds, or for as many (at least two) as `jobs` jobs take.
 
     Raises:
-        MemoryShortage: If an exchange takes nearly all the memory there is.
-        UnskewError: If the plan itself refuses; anything else it raises on made-up results goes through.
+        MemoryShortage: If an exchange takes nearly all memory.
+        UnskewError: If the plan refuses its settings; other errors from made-up results are passed on.
     """
     executor = _DryExecutor(prepared, moved, code)
     cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
@@ -325,7 +324,7 @@ class _WithoutPrior:
 
 
 def size(trees: Iterable[Any]) -> int:
-    """Bytes of all tensors, those that are in several places counted once."""
+    """Bytes of all tensors, shared ones counted once."""
     return sum(_storages(trees).values())
 
 
@@ -345,7 +344,7 @@ def untrained_rounds(
     channel: Channel | None = None,
     parameters: int = 1,
 ) -> Iterator[tuple[Passes, Trace]]:
-    """Rounds of a method whose clients end training where they began: models and passes it reports, and its messages.
+    """Rounds of a method whose clients return the model unchanged: models and passes it reports, and its messages.
 
     Args:
         method: Method to run; its clients may ask only for local training.

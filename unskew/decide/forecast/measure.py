@@ -1,4 +1,4 @@
-"""Seconds and bytes of something done once, or for many at once."""
+"""Times and sizes of one call, or of a batched one."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 
 def outputs(forward: Callable[[], Any]) -> list[int]:
-    """Bytes that each layer puts out, in the order in which they are called."""
+    """Bytes of each layer's output, in the order of calls."""
     sizes: list[int] = []
 
     def note(layer: nn.Module, _inputs: Any, out: Any) -> None:
@@ -28,9 +28,9 @@ def outputs(forward: Callable[[], Any]) -> list[int]:
 
 
 def affine(once: Callable[[int], Any], most: int, budget_s: float) -> tuple[float, float]:
-    """(seconds for one, seconds for each more) of something done for `n` at once, n as large as the budget allows.
+    """(seconds for one, seconds for each more) of a call for `n` at once, with n as large as the budget allows.
 
-    Large parts cost more for each than small ones: what layers put out no longer fits the processor's cache.
+    Large n cost more for each, once layers' outputs no longer fit the processor's cache.
     """
     once(1)  # wakes the library
     one = timed(lambda: once(1))
@@ -53,7 +53,7 @@ def timed(once: Callable[[], object], clock: Callable[[], float] | None = None) 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let PyTorch use this many threads; use 1 if workers are forked, before anything has run in parallel."""
+    """Let PyTorch use this many threads; use 1 before workers are forked."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Memory that a run will need: a row for each part, with its arithmetic and what makes it smaller."""
+"""Memory of a run: a row for each part, with its arithmetic and how to reduce it."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ OTHERS = 8
 def memory_parts(
     experiment: Experiment, setup: Setup, prepared: PreparedMethod, driven: DryRun, now: int
 ) -> tuple[MemoryPart, ...]:
-    """Parts of the memory of one method, of which this process holds `now` bytes already."""
+    """Parts of the memory of one method; this process already holds `now` bytes."""
     cuda, kind = setup.device.type == "cuda", setup.executor_kind
     inside: Place = "device" if cuda else "worker" if kind.processes else "main"
     store: Place = "device" if cuda else "main"
@@ -108,17 +108,17 @@ def memory_parts(
 
 
 def model_bytes(setup: Setup) -> int:
-    """Bytes of a model, which is what the network has beside frozen tensors."""
+    """Bytes of a model without frozen tensors."""
     return sum(t.nbytes for t in setup.task.init(Key(0)).values())
 
 
 def layer_outputs(setup: Setup) -> list[int]:
-    """Bytes that each layer puts out for one example, in the order of the forward pass."""
+    """Bytes of each layer's output for one example, in the order of the forward pass."""
     module = setup.task.module().eval()
     with torch.no_grad(), Key(0).ambient():
         return [n // 2 for n in outputs(lambda: module(setup.dataset.x_train[:2]))]
 
 
 def device_limit(setup: Setup) -> int | None:
-    """Bytes that are free on the CUDA device; None on a CPU."""
+    """Free bytes on the CUDA device; None on a CPU."""
     return torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else None

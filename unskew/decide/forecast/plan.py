@@ -1,7 +1,7 @@
-"""The costs of a run before it begins: bytes, time and memory, and a refusal of what cannot be.
+"""Costs of a run before it begins: bytes, time and memory; impossible runs are refused.
 
     bytes    the method's own plan is driven on made-up results (dry_run.py), through the code that counts real messages
-    time     what the dry run asked for, each kind tried on a few steps or examples, and multiplied
+    time     the requests of the dry run; each kind is timed on a few steps or examples
     memory   a sum whose parts are shown (memory.py)
 
 Energy is not predicted: nothing here measures power.
@@ -53,7 +53,7 @@ Line = tuple[float, float]
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """The shape of a Ray cluster: machines, cores of each, and memory of each, bytes; None if it is not known."""
+    """A Ray cluster: machines, cores of each, and memory of each, bytes (None if unknown)."""
 
     nodes: int
     cores: int
@@ -77,16 +77,15 @@ class ClusterShape:
 
 
 def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecast:
-    """Costs of an experiment; nothing is written and nothing is trained but a few steps to time them.
+    """Costs of an experiment; nothing is written, and only a few steps are trained to time them.
 
     Args:
         experiment: The experiment.
-        cluster: Shape of the cluster it would run on; None for this machine.  Its cores are taken to be as fast as
-            those here.
+        cluster: The cluster, with cores as fast as here; None for this machine.
 
     Raises:
-        ConfigError, DataError, ProtocolError: As a run would; and ConfigError if it needs more memory than there is.
-        QuorumError: If the losses of `world.outage` leave no round of the first ones enough replies.
+        ConfigError, DataError, ProtocolError: As a run would; ConfigError also if memory is too small.
+        QuorumError: If `world.outage` leaves no early round enough replies.
     """
     if cluster is not None:
         options = experiment.runtime.executor_options if experiment.runtime.executor == "ray" else {}
@@ -110,8 +109,8 @@ def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedD
     """Costs of a run of these parts.
 
     Raises:
-        QuorumError, ProtocolError: If a plan refuses whatever training brings; the text names the method.
-        ConfigError: If one exchange takes nearly all the memory there is.
+        QuorumError, ProtocolError: If a plan refuses its settings; the text names the method.
+        ConfigError: If one exchange takes nearly all memory.
     """
     now, limit = machine.resident(), machine.available()
     workers = (experiment.runtime.workers or machine.cores()) if setup.executor_kind.processes else 1
@@ -301,7 +300,7 @@ class _Times:
 
 
 def trained(prepared: PreparedMethod, job: Sgd) -> tuple[Callable[[int], Any], int]:
-    """Training of the largest client for a number of steps, and the most steps it takes."""
+    """Train the largest client for a number of steps; and the most steps it takes."""
     client = int(prepared.population.histograms.sum(1).argmax())
     me = prepared.population.me(client, 1, Key(prepared.seed) / "timing" / client)
     n = me.n if job.examples is None else len(job.examples.rows)
@@ -315,6 +314,6 @@ def trained(prepared: PreparedMethod, job: Sgd) -> tuple[Callable[[int], Any], i
 
 
 def evaluated(prepared: PreparedMethod) -> Callable[[int], Any]:
-    """Evaluation of a number of test examples."""
+    """Evaluate a number of test examples."""
     trainer, params = prepared.trainer, dict(prepared.population.initial)
     return lambda n: trainer.evaluate(params, "test", torch.arange(n, device=trainer.device))[0].sum().item()

@@ -1,4 +1,4 @@
-"""A forecast as a value: what a run will cost in bytes, seconds and memory, and its JSON."""
+"""A forecast: bytes, seconds and memory of a run, and its JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,8 +28,8 @@ class MethodCost:
         method: Its label.
         traffic: Certainty of the bytes.
         bytes: Bytes sent over the whole run, by direction; None if unknown.
-        rounds_driven: Number of rounds driven without training, the fewest over seeds.
-        training_s, server_s, evaluation_s: Time for all rounds, seconds; None if not known.
+        rounds_driven: Rounds driven without training, the fewest over seeds.
+        training_s, server_s, evaluation_s: Time for all rounds, s; None if unknown.
     """
 
     method: str
@@ -42,22 +42,22 @@ class MethodCost:
 
     @property
     def seconds(self) -> float | None:
-        """Time for all rounds, seconds; None if not known."""
+        """Time for all rounds, s; None if unknown."""
         parts = [s for s in (self.training_s, self.server_s, self.evaluation_s) if s is not None]
         return sum(parts) if len(parts) == 3 else None
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """A part of the memory that a run needs.
+    """A part of a run's memory.
 
     Attributes:
         what: Its name.
         bytes: Its size in one process, bytes.
         how: The arithmetic behind it.
         place: The main process, each of the workers, or the CUDA device.
-        phase: Phase in which it is needed; training and evaluation never coincide, and the larger counts.
-        remedy: What makes it smaller.
+        phase: Training or evaluation; they do not coincide, and the larger counts.
+        remedy: How to reduce it.
     """
 
     what: str
@@ -74,19 +74,19 @@ class Forecast:
 
     Attributes:
         run: Its name.
-        seeds: Number of seeds; where a rule decides how many, the most.
+        seeds: Number of seeds; the most, if a rule decides.
         rounds: Number of rounds.
         executor: Name of the executor that the rule chose.
         workers: Processes that train; 1 is the main process alone.
         costs: Costs of each method.
         parts: Parts of the memory of the method that needs most.
-        reached: The most bytes this process has held so far; reading data takes more than keeping them.
-        limit: Bytes of memory that the run can have, those this process holds included; None if not known.
+        reached: Peak bytes of this process so far, as reading data takes more than keeping them.
+        limit: Bytes of memory for the run, including this process; None if unknown.
         device_limit: The same for the CUDA device.
-        seconds: Time for the whole run, seconds; None if something was not timed.
+        seconds: Time for the whole run, s; None if something was not timed.
         notes: What these numbers leave out.
-        least: The fewest seeds after which the run may be decided; None where all are run.
-        nodes: Machines that the processes are spread over evenly; the main process is on one of them.
+        least: The fewest seeds after which the run may be decided; None if all are run.
+        nodes: Machines over which processes are spread evenly; the main process is on one of them.
     """
 
     run: str
@@ -106,7 +106,7 @@ class Forecast:
 
     @property
     def least_seconds(self) -> float | None:
-        """Time for a run that is decided after the fewest seeds, seconds; None if it is not known, or all are run."""
+        """Time if decided after the fewest seeds, s; None if unknown, or if all are run."""
         return None if self.least is None or self.seconds is None else self.seconds * self.least / self.seeds
 
     @property
@@ -116,11 +116,11 @@ class Forecast:
 
     @property
     def everything(self) -> int:
-        """Main process and the workers on its machine together while they train or evaluate, bytes."""
+        """Peak of the main process and the workers on its machine together, bytes."""
         return self.peak_of("main") + -(-self.workers // self.nodes) * self.peak_of("worker")
 
     def peak_of(self, place: Place) -> int:
-        """Peak of one process or of the device: what is always there and the larger of the two phases, bytes."""
+        """Peak of one process or of the device: permanent parts and the larger of the two phases, bytes."""
         always, training, evaluation = (
             sum(part.bytes for part in self.parts if (part.place, part.phase) == (place, phase))
             for phase in ("always", "training", "evaluation")
@@ -129,7 +129,7 @@ class Forecast:
 
     @property
     def too_large(self) -> str:
-        """Why the run does not fit into memory, with the sum and the remedy; empty if it does."""
+        """Why the run does not fit into memory, with the sum and a remedy; empty if it does."""
         for limit, needed, what in (
             (self.limit, self.everything, "memory"),
             (self.device_limit, self.peak_of("device"), "CUDA memory"),
@@ -148,7 +148,7 @@ class Forecast:
         """Refuse a run that does not fit into memory.
 
         Raises:
-            ConfigError: With the sum and what to change.
+            ConfigError: With the sum and a remedy.
         """
         if self.too_large:
             raise ConfigError(self.too_large)

@@ -1,4 +1,4 @@
-"""Tuning: every method gets the same budget over its own search space, judged on validation rows of the clients.
+"""Tuning: every method gets the same budget in its own search space, judged on validation rows.
 
 space.py    what is searched: ranges that stand beside hyperparameters, and the local learning rate
 search.py   trials, proposed and pruned by Optuna
@@ -46,26 +46,25 @@ def tune(
 ) -> Tuning:
     """Tune methods at equal budgets, on validation rows of the clients that train.
 
-    Test rows, and clients that are set aside to come later, are read by no choice: they stand in the comparison of
-    tuned and default settings that follows, under fresh seeds.
+    Tuned and default settings are then compared on test rows and unseen clients, which no choice has read, under fresh
+    seeds.
 
     Args:
         methods: As in `simulate`.
-        out: The folder; with the trials of a search that was interrupted it goes on from them.  It gets the page,
-            tuning.html, and the tuned experiment, tuned.toml.
-        trials, seconds: Budget of each method: a number of trials, 20 if neither is given, or a time.
-        pruner: Trials that go badly end early: by "median", "hyperband", or "none".
-        workers: Processes that train trials side by side, 1 if none are given; the trials are the same with any number.
-        ray: Address of a Ray cluster whose cores train trials, "auto", "local" or HOST:PORT; `workers` is then the
-            number of its actors, by default one a core.  If neither is given it is that of the runtime, where its
-            executor is "ray".
+        out: The folder; an interrupted search is resumed from its trials.  It gets the page, tuning.html, and the tuned
+            experiment, tuned.toml.
+        trials, seconds: Budget of each method: a number of trials (by default 20), or a time.
+        pruner: How bad trials end early: "median", "hyperband", or "none".
+        workers: Processes that train trials in parallel, by default 1; the trials do not depend on it.
+        ray: Address of a Ray cluster: "auto", "local" or HOST:PORT; `workers` is then its number of actors, by default
+            one a core.  By default it is the runtime's, if its executor is "ray".
         final_seeds: Number of fresh seeds of the comparison.
-        progress: Say on stderr how far it is.
+        progress: Show progress on stderr.
         given: Data, model and settings of the experiment: `data`, `target`, `rounds` and more, as in `simulate`.
 
     Raises:
         ConfigError, DataError: If the experiment or the budget is impossible.
-        RunError: If `out` cannot be written or has files of something else, or Optuna (extra unskew[tune]) is missing.
+        RunError: If `out` cannot be written or has other files, or Optuna (extra unskew[tune]) is missing.
         WorkerError: If a worker is lost, or there is no cluster at the address.
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
@@ -87,7 +86,7 @@ def tune_experiment(
     workers: int | None = None,
     ray: str | None = None,
 ) -> Tuning:
-    """Tune the methods of an experiment, compare them with what they were, and write all to a folder.
+    """Tune the methods of an experiment, compare them with their defaults, and write all to a folder.
 
     Raises:
         ConfigError, DataError, RunError, WorkerError: As in `tune`.

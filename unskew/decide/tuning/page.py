@@ -21,7 +21,7 @@ PAGE, EXPERIMENT, SUMMARY, CLIENTS = "tuning.html", "tuned.toml", "tuning.json",
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> Path:
-    """Write page, summary and the tuned experiment, with the division of rows where the data do not fix it.
+    """Write page, summary and the tuned experiment, with the division of rows unless the data fix it.
 
     Raises:
         RunError: If they cannot be written.
@@ -33,7 +33,7 @@ def write_tuning(tuning: Tuning, folder: Path) -> Path:
 
 
 def view(tuning: Tuning) -> Page:
-    """The page: what tuning was worth, and by method what was tried."""
+    """The page: the gain of tuning, and the trials of each method."""
     experiment, m = tuning.sites.experiment, tuning.sites.measure
     searches = [s for s in tuning.searches if s.ranges]
     worth, tried = _worth(tuning, m), [_trials(s, m) for s in searches]

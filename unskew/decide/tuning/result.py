@@ -1,4 +1,4 @@
-"""Tuned against default settings on test rows, under seeds that no trial has seen; and the tuned experiment."""
+"""Compares tuned with default settings on test rows, under fresh seeds."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ class TuningGain:
     """Gain from tuning a method.
 
     Attributes:
-        before, after: Scores under each fresh seed with default and tuned settings; None where it diverged under one.
-        gain: The gain, its verdict corrected for the number of methods; zero in every seed where the default was kept.
-        kept: True if no trial was better than the default, so that it is compared with itself.
+        before, after: Scores under each fresh seed with default and tuned settings; None where it diverged.
+        gain: The gain, its verdict corrected for the number of methods; zero in every seed if the default was kept.
+        kept: True if no trial was better than the default.
         diverged: Seeds under which default and tuned settings diverged.
     """
 
@@ -43,7 +43,7 @@ class TuningGain:
 
     @property
     def default_stays(self) -> bool:
-        """True if the default settings are recommended: none were better, or the tuned ones diverge more often."""
+        """True if the default is recommended: no trial was better, or tuned settings diverge more often."""
         default, tuned = self.diverged
         return self.kept or tuned > default
 
@@ -63,12 +63,12 @@ class TuningGain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuning:
-    """Result of `tune`; `print` says what tuning was worth.
+    """Result of `tune`; `print` shows the gain of tuning.
 
     Attributes:
         sites: The clients and their rows.
-        searches: What was tried, by method.
-        worth: What it was worth on test rows, by label.
+        searches: Searches, by method.
+        worth: Gains on test rows, by label.
         budget: Budget of each method.
         seeds: The fresh seeds.
     """
@@ -81,7 +81,7 @@ class Tuning:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment with tuned methods, under seeds that are fresh once more."""
+        """The experiment with tuned methods, under seeds not used yet."""
         asked = self.sites.experiment
         methods = tuple(s.method if self.worth[s.method.label].default_stays else s.tuned for s in self.searches)
         tuned = dataclasses.replace(asked, name=f"{asked.name}, tuned", methods=methods, val_fraction=0.0)
@@ -97,7 +97,7 @@ class Tuning:
 
     @property
     def headline(self) -> str:
-        """The methods that tuning is shown to help."""
+        """The methods that gain significantly from tuning."""
         better = [label for label, worth in self.worth.items() if worth.verdict == "gains"]
         return f"Tuning helps {listed(better)}." if better else "Undecided: tuning is not shown to help any method."
 
@@ -125,7 +125,7 @@ class Tuning:
 
 
 def compared(sites: Sites, searched: Searched, seeds: Sequence[int], note: Callable[[str], None]) -> Plan[TuningGain]:
-    """The plan that trains a method as it was and as it is tuned, under fresh seeds, judged by test rows."""
+    """Plan: train a method with default and tuned settings under fresh seeds, judged by test rows."""
     kept, rounds = searched.tuned == searched.method, sites.experiment.rounds
     settings = {"default": searched.method} if kept else {"default": searched.method, "tuned": searched.tuned}
     enough = sites.experiment.stop.megabytes

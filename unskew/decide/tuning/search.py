@@ -1,10 +1,9 @@
-"""Trials of a method, proposed and pruned by Optuna: each is a training that goes on from look to look.
+"""Trials of a method, proposed and pruned by Optuna.
 
-The first trial has the method's present settings.  Each trains under the experiment's first seed on all folds but one
-of the clients' rows, and is scored by the rows of that one, at five points of its way; at each it may be pruned.
+The first trial has the method's present settings.  Each trains under the experiment's first seed on all folds but one,
+and is scored by the rows of that one at five looks; at each look it may be pruned.
 
-Trials come in batches, each proposed from the trials of earlier ones and scored side by side: they are the same with
-any number of workers, and Optuna is asked anew where a search goes on.
+Trials are proposed in batches, so they do not depend on the number of workers.  A resumed search asks Optuna again.
 """
 
 import math
@@ -56,7 +55,7 @@ class Budget:
             raise ConfigError(f'pruner must be "median", "hyperband" or "none", got {self.pruner!r}')
 
     def next(self, trials: "Sequence[Trial]", batch: int = BATCH) -> int:
-        """The number of trials to come next; of a budget in seconds one at a time."""
+        """Number of trials to come next; with a budget in seconds one at a time."""
         if self.seconds is None:
             return min(batch, (self.trials or TRIALS) - len(trials))
         return int(sum(t.seconds for t in trials) < self.seconds)
@@ -67,7 +66,7 @@ class Budget:
 
 @dataclass
 class Trial:
-    """A trial, in progress or as it ended.
+    """A trial, in progress or finished.
 
     Attributes:
         values: Its hyperparameters.
@@ -89,10 +88,10 @@ class Searched:
     """A method's search.
 
     Attributes:
-        method: The method as it was.
-        ranges: What was searched; empty if it has nothing to tune.
-        trials: The trials that its budget pays for, in their order.
-        best: Position of the best complete one; None if there is none.
+        method: The method with its default settings.
+        ranges: The search space; empty if there is nothing to tune.
+        trials: The trials within the budget, in order.
+        best: Index of the best complete one; None if there is none.
     """
 
     method: NamedMethod
@@ -159,7 +158,7 @@ def _best(trials: Sequence[Trial], higher: bool) -> int | None:
 
 
 def judging_fold(sites: Sites) -> int:
-    """The first fold in which the headline is defined for some client's rows, as AUROC is not for rows of one class.
+    """The first fold in which the headline is defined for some client's rows (AUROC needs two classes).
 
     Raises:
         DataError: If there is none.
@@ -196,7 +195,7 @@ def _span(optuna: Any, search: Search) -> Any:
 
 
 def optuna_module() -> Any:
-    """Import Optuna, quiet.
+    """Optuna, with its log silenced.
 
     Raises:
         RunError: If it is not installed.

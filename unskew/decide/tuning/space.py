@@ -19,9 +19,9 @@ LOWER, UPPER = 1 / 30, 10.0
 
 
 def ranges_of(method: NamedMethod) -> dict[str, Search]:
-    """Return the ranges of a method's hyperparameters by name, `local.lr` first; each holds the present value.
+    """Ranges of a method's hyperparameters by name, `local.lr` first; each is widened to include the present value.
 
-    A range over the logarithm is not widened to a value of zero: that stands for leaving the hyperparameter out.
+    A logarithmic range is not widened to zero, which switches the hyperparameter off.
     """
     ranges: dict[str, Search] = {}
     lr = method.options.get("local", {}).get("lr")
@@ -34,13 +34,13 @@ def ranges_of(method: NamedMethod) -> dict[str, Search]:
 
 
 def present(method: NamedMethod, ranges: Mapping[str, Search]) -> dict[str, float]:
-    """Return the values that a method has, of those that lie in their ranges."""
+    """The method's values that lie in their ranges."""
     values = {name: _value(method, name) for name in ranges}
     return {n: v for n, v in values.items() if isinstance(v, float | int) and ranges[n].low <= v <= ranges[n].high}
 
 
 def with_values(method: NamedMethod, values: Mapping[str, float]) -> NamedMethod:
-    """Return the method with other values of its hyperparameters."""
+    """The method with other values of its hyperparameters."""
     options = {**method.options, **{n: v for n, v in values.items() if n != LR}}
     if LR in values:
         options["local"] = {**options["local"], "lr": values[LR]}
