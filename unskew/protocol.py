@@ -71,7 +71,7 @@ import inspect
 import itertools
 import reprlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import GeneratorType
 from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, get_args, overload
 
@@ -365,8 +365,9 @@ Schedule = Constant | Exponential | Scheduler | Callable[[int], float]
 
 
 Optimizer = Literal[
-    "sgd", "adam", "adamw", "lbfgs", "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"
-]
+    "sgd", "adam", "adamw", "lbfgs", "adadelta", "adafactor", "adagrad", "adamax", "asgd", "muon", "nadam", "radam",
+    "rmsprop", "rprop", "sparseadam",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -381,8 +382,9 @@ class SgdConfig:
         local_steps: Mini-batch steps, whatever the client's size; of lbfgs most iterations, by default 100.
         batch_size: None takes all of the client's data in every step.
         optimizer: One of PyTorch's, by name or class, which make steps.  Or lbfgs, which has no learning rate: it
-            minimises the mean loss of all of the client's data, plus terms, to within `tolerance`.  Clients are
-            stacked under sgd, adam and adamw only.
+            minimises the mean loss of all of the client's data, plus terms, to within `tolerance`.  Muon takes only
+            matrices, which `trainable` chooses; SparseAdam leaves rows without a gradient.  Clients are stacked
+            under sgd, adam and adamw only.
         momentum, nesterov: Momentum of SGD and RMSprop, and whether SGD's is Nesterov's.
         weight_decay: Added to the gradient, or decoupled (AdamW).
         betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
@@ -433,8 +435,9 @@ class SgdConfig:
         if self.solves:
             if self.batch_size == SgdConfig.batch_size:
                 object.__setattr__(self, "batch_size", None)
-            steps_only = {**_OF_STEPS, "batch_size": None}
-            if odd := [name for name, default in steps_only.items() if getattr(self, name) != default]:
+            own = {"optimizer", "local_steps", "trainable", "buffers", "tolerance"}
+            rest = {f.name: f.default for f in fields(self) if f.name not in own} | {"batch_size": None}
+            if odd := [name for name, default in rest.items() if getattr(self, name) != default]:
                 raise ConfigError(f"optimizer = 'lbfgs' solves without steps at a rate; leave out {', '.join(odd)}")
 
     @property
@@ -455,22 +458,6 @@ class SgdConfig:
     def lr_at(self, round: int) -> float:
         """Return the learning rate in round `round`, counted from 1."""
         return self.lr * self.lr_schedule(round)
-
-
-_OF_STEPS = {
-    name: getattr(SgdConfig, name)
-    for name in [
-        "lr",
-        "lr_schedule",
-        "step_schedule",
-        "at_once",
-        "momentum",
-        "weight_decay",
-        "clip_norm",
-        "drop_last",
-        "precision",
-    ]
-}
 
 
 def require_rate(local: SgdConfig, who: str) -> None:

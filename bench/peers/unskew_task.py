@@ -14,7 +14,7 @@ from unskew.local.data import DeviceData
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.record import database
 from unskew.runtime.in_process import Population, Simulator

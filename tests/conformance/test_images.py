@@ -17,7 +17,7 @@ from unskew.errors import QuorumError
 from unskew.local.stacked.executor import Stacked
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory

@@ -24,7 +24,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.local.workers import pool as pool_module
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool, jobs_of
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.protocol import ClientId, Federation, Me, Plan, SgdConfig, Step, ask, step
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tree import Params

@@ -16,7 +16,7 @@ from unskew.local.ray import RayPool
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.executor import Workers
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Simulator
 

@@ -1,7 +1,11 @@
+import functools
+import inspect
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import unskew as us
 from unskew.keys import Key
 from unskew.local import optim
 from unskew.local.optim import optimiser
@@ -20,28 +24,21 @@ CONFIGS = {
     "adamw": SgdConfig(optimizer="adamw", weight_decay=0.1),
     "adamw, clipped": SgdConfig(optimizer="adamw", weight_decay=0.1, clip_norm=0.3),
     **{
-        name: SgdConfig(optimizer=name) for name in ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop")
+        name: SgdConfig(optimizer=name)
+        for name in ("adadelta", "adafactor", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop", "sparseadam")
     },
     "rmsprop, momentum and decay": SgdConfig(optimizer="rmsprop", momentum=0.5, weight_decay=0.1, eps=1e-6),
+    "muon": SgdConfig(optimizer="muon"),
     "nadam, betas": SgdConfig(optimizer="nadam", betas=(0.8, 0.95), clip_norm=0.5),
 }
 
 
 def torch_optimiser(config: SgdConfig, lr: float, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            params, lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
-        )
-    own = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-    if config.optimizer == "rmsprop":
-        own = {**own, "momentum": config.momentum}
-        del own["betas"]
-    elif config.optimizer == "nadam":
-        own = {"betas": config.betas}
-    elif config.optimizer not in ("adam", "adamw"):
-        own = {}
-    names = {"adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam", "rmsprop": "RMSprop", "asgd": "ASGD"}
-    kind = getattr(torch.optim, names.get(config.optimizer, config.optimizer.capitalize()))
+    kind = next(kind for name, kind in vars(torch.optim).items() if name.lower() == config.optimizer)
+    names = [
+        n for n in ("momentum", "nesterov", "weight_decay", "betas", "eps") if n in inspect.signature(kind).parameters
+    ]
+    own = {n: getattr(config, n) for n in names if getattr(config, n) != getattr(SgdConfig, n)}
     made: torch.optim.Optimizer = kind(params, lr=lr, **own)
     return made
 
@@ -52,15 +49,20 @@ def compare(config: SgdConfig, lr: float, steps: int, dtype: torch.dtype, seed: 
     start = torch.randn(10, generator=g, dtype=dtype)
     scale = torch.logspace(-1, 1, 10, dtype=dtype)
     noise = torch.randn(steps, 10, generator=g, dtype=dtype)
-    theirs = [nn.Parameter(start[:4].clone()), nn.Parameter(start[4:].reshape(2, 3).clone())]
+    shape = (2, 2) if config.optimizer == "muon" else (4,)  # it takes matrices alone
+    theirs = [nn.Parameter(start[:4].view(shape).clone()), nn.Parameter(start[4:].reshape(2, 3).clone())]
+    tensors = functools.partial(optim.views, shapes=[p.shape for p in theirs])
     reference = torch_optimiser(config, lr, theirs)
     ours = start.clone()
-    update = optimiser(config, lr, ours)
+    update = optimiser(config, lr, ours, tensors)
     for t in range(steps):
         for p, part in zip(theirs, (slice(0, 4), slice(4, 10)), strict=True):
             p.grad = scale[part].view_as(p) * p.detach() + noise[t, part].view_as(p)
         if config.clip_norm is not None:
             nn.utils.clip_grad_norm_(theirs, config.clip_norm)
+        if config.optimizer == "sparseadam":
+            for p in theirs:
+                p.grad = p.grad.to_sparse(1)
         reference.step()
         update(ours, scale * ours + noise[t])
     return ours, torch.cat([p.detach().reshape(-1) for p in theirs])
@@ -86,14 +88,22 @@ def test_a_torch_without_or_with_another_private_update_takes_the_public_ones(
     assert not optim.one_pass.__wrapped__()
 
 
+def test_muon_takes_matrices_and_refuses_others() -> None:
+    data = {0: (torch.randn(8, 3, generator=Key(0).generator()), torch.arange(8) % 2)}
+    run = functools.partial(us.simulate, "fedavg", data=data, model="logistic", rounds=1)
+    run(local=us.SgdConfig(optimizer="muon", trainable=("weight",)))
+    with pytest.raises(us.ConfigError, match=r"muon.*2D"):
+        run(local=us.SgdConfig(optimizer="muon"))
+
+
 def test_each_optimiser_starts_afresh() -> None:
     """A velocity belongs to weights: what one optimiser remembers, another made of the same settings does not."""
     config = SgdConfig(momentum=0.9)
     w = torch.zeros(1)
-    update = optimiser(config, 1.0, w)
+    update = optimiser(config, 1.0, w, lambda v: [v])
     update(w, torch.ones(1))
     assert w.item() == -1.0
-    optimiser(config, 1.0, w)(w, torch.zeros(1))
+    optimiser(config, 1.0, w, lambda v: [v])(w, torch.zeros(1))
     assert w.item() == -1.0
     update(w, torch.zeros(1))
     assert w.item() == pytest.approx(-1.9)

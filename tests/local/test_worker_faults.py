@@ -12,7 +12,7 @@ from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
 from unskew.errors import ConfigError, MemoryShortage, WorkerError, shortage
 from unskew.local.workers.executor import Workers
 from unskew.local.workers.pool import Pool
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.protocol import Me, Step, run, step
 from unskew.runtime.in_process import Simulator
 

@@ -36,7 +36,7 @@ from unskew.keys import Key
 from unskew.local.executor import PoolParts, untrained
 from unskew.local.ray import RayPool, imported
 from unskew.local.workers.executor import Workers
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.machine import cores
 from unskew.protocol import Me, Sgd, SgdConfig
 

@@ -21,7 +21,7 @@ from unskew.local.data import DeviceData
 from unskew.local.executor import Executor
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.pool import Pool
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.machine import cores
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tasks.task import Task, make_task

@@ -186,7 +186,7 @@ def stepper(
             if below is not None:
                 across = below.t()
         if gradients:
-            momentum_step(moved, gradients, velocities, first, lr, config.momentum)
+            momentum_step(config, lr, moved, gradients, velocities, first)
             first = False
         if not straight:
             if extra is not None:

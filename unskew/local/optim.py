@@ -1,49 +1,61 @@
 """Optimisers on one flat vector: SGD written out, the others PyTorch's own.
 
 All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
-layers.  The arithmetic is that of `torch.optim`, which the tests compare with.
+layers; a few optimisers look at shapes and get the views.  The arithmetic is that of `torch.optim`, which the tests
+compare with.
 
 On a CPU an update with momentum goes through each vector once, by the private operator behind `torch.optim`'s
 `fused=True`, in half the time.  `one_pass` says whether it is there; the public operations it stands for are written
 out beside it.
 
-Two steps are written elsewhere, because other operations would round differently: plain SGD in `unskew.local.dense`
-adds each gradient to its weights as it is found, and `unskew.local.stacked.optim` has a learning rate for every client.
+One step is written elsewhere, because other operations would round differently: plain SGD in `unskew.local.dense`
+adds each gradient to its weights as it is found.  Stacked clients are rows, with a learning rate for each.
 """
 
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unskew.errors import ConfigError
 from unskew.protocol import SgdConfig
 
 Update = Callable[[Tensor, Tensor], None]
+Views = Callable[[Tensor], list[Tensor]]
+"""The tensors that lie in a vector."""
+
 State = dict[str, Tensor]
 """Of an optimiser between two steps, by the names that PyTorch has; vectors of the size of what it changes, numbers."""
 
 STACKED = ("sgd", "adam", "adamw")
 """Optimisers under which clients may be stacked."""
 
+BY_SHAPE = ("adafactor", "muon", "sparseadam")
+"""Optimisers that look at rows and columns of what they train."""
+
 HISTORY = 10
 """Steps that L-BFGS remembers, two vectors each."""
 
 
-def optimiser(config: SgdConfig, lr: float, like: Tensor, state: State | None = None) -> Update:
+def optimiser(config: SgdConfig, lr: float, like: Tensor, views: Views, state: State | None = None) -> Update:
     """A function `update(w, g)` that changes the vector `w` in place by one step; `g` may be overwritten.
 
     Args:
         config: The optimiser and its constants.
         lr: Learning rate in force.
         like: A vector of the size, type and device of `w`.
+        views: The tensors that lie in such a vector, in the shapes that they have in the network.
         state: State to begin with, changed in place; empty, or None, is fresh.
+
+    Raises:
+        ConfigError: At the first step, if PyTorch's optimiser does not train such tensors.
     """
-    clip = config.clip_norm
-    rule = (_sgd if config.optimizer == "sgd" else _of_torch)(config, lr, like, {} if state is None else state)
+    clip, state = config.clip_norm, {} if state is None else state
+    rule = _sgd(config, lr, like, state) if config.optimizer == "sgd" else _of_torch(config, lr, views, state)
 
     steps = itertools.count(1)
 
@@ -76,48 +88,31 @@ def solve(config: SgdConfig, w: Tensor, g: Tensor, value: Callable[[], Tensor]) 
 
 
 def _sgd(config: SgdConfig, lr: float, like: Tensor, state: State) -> Callable[[Tensor, Tensor, float], None]:
-    decay, momentum, nesterov = config.weight_decay, config.momentum, config.nesterov
-
     def update(w: Tensor, g: Tensor, factor: float) -> None:
-        if momentum:
+        if config.momentum:
             first = not state
             if first:  # made when it is first needed: `dense` has its own
                 state["momentum_buffer"] = torch.empty_like(like)
-            buffer = state["momentum_buffer"]
-            momentum_step([w], [g], [buffer], first, lr * factor, momentum, decay, nesterov)
+            momentum_step(config, lr * factor, [w], [g], [state["momentum_buffer"]], first)
             return
-        if decay:
-            g.add_(w, alpha=decay)
+        if config.weight_decay:
+            g.add_(w, alpha=config.weight_decay)
         w.add_(g, alpha=-lr * factor)
 
     return update
 
 
 def momentum_step(
-    weights: list[Tensor],
-    gradients: list[Tensor],
-    velocities: list[Tensor],
-    first: bool,
-    lr: float,
-    momentum: float,
-    decay: float = 0.0,
-    nesterov: bool = False,
+    config: SgdConfig, lr: float, weights: list[Tensor], gradients: list[Tensor], velocities: list[Tensor], first: bool
 ) -> None:
     """One step of SGD with momentum on tensors and their velocities, in place; gradients may be overwritten.
 
     The first step sets the velocities, whatever they were.
     """
+    momentum, decay, nesterov = config.momentum, config.weight_decay, config.nesterov
     if weights[0].device.type == "cpu" and one_pass():
-        _fused_sgd(
-            weights,
-            gradients,
-            velocities,
-            weight_decay=decay,
-            momentum=momentum,
-            lr=lr,
-            nesterov=nesterov,
-            is_first_step=first,
-        )
+        constants = {"weight_decay": decay, "momentum": momentum, "nesterov": nesterov}
+        _fused_sgd(weights, gradients, velocities, lr=lr, is_first_step=first, **constants)
         return
     for w, g, v in zip(weights, gradients, velocities, strict=True):
         if decay:
@@ -129,27 +124,56 @@ def _fused_sgd(weights: list[Tensor], gradients: list[Tensor], velocities: list[
     torch._fused_sgd_(weights, gradients, velocities, dampening=0.0, maximize=False, **constants)
 
 
-def _of_torch(config: SgdConfig, lr: float, like: Tensor, state: State) -> Callable[[Tensor, Tensor, float], None]:
-    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
-    kind = kinds[config.optimizer]
-    known = inspect.signature(kind).parameters
-    settings = ("momentum", "weight_decay", "betas", "eps")
-    given = {n: getattr(config, n) for n in settings if n in known and getattr(config, n) != getattr(SgdConfig, n)}
-    if config.optimizer in ("adam", "adamw"):
-        given["fused"] = like.device.type == "cpu"  # in one pass, a quarter of the time
+def _of_torch(config: SgdConfig, lr: float, views: Views, state: State) -> Callable[[Tensor, Tensor, float], None]:
+    name = config.optimizer
+    parts = views if name in BY_SHAPE else lambda vector: [vector]
     solver: torch.optim.Optimizer | None = None
 
     def update(w: Tensor, g: Tensor, factor: float) -> None:
         nonlocal solver
         if solver is None:
-            solver = kind([w], lr=lr, **given)
-            solver.state[w] = state
+            solver = _solver(config, lr, parts(w))
+            for i, part in enumerate(solver.param_groups[0]["params"]):
+                known = {n.partition(" ")[2]: t for n, t in state.items() if n.startswith(f"{i} ")}
+                solver.state[part] = known
         solver.param_groups[0]["lr"] = lr * factor
-        w.grad = g
+        weights = solver.param_groups[0]["params"]
+        for part, gradient in zip(weights, parts(g), strict=True):
+            part.grad = gradient.to_sparse(1) if name == "sparseadam" else gradient
         solver.step()
-        w.grad = None
+        for i, part in enumerate(weights):
+            part.grad = None
+            state.update({f"{i} {n}": torch.as_tensor(t) for n, t in solver.state[part].items()})
 
     return update
+
+
+def _solver(config: SgdConfig, lr: float, weights: list[Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's optimiser of these tensors, by its own constants where the settings have none."""
+    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    kind = kinds.get(config.optimizer)
+    if kind is None:
+        raise ConfigError(f"PyTorch {torch.__version__} has no optimiser {config.optimizer}; install a newer one")
+    known = inspect.signature(kind).parameters
+    settings = ("momentum", "weight_decay", "betas", "eps")
+    given = {n: getattr(config, n) for n in settings if n in known and getattr(config, n) != getattr(SgdConfig, n)}
+    if config.optimizer in ("adam", "adamw"):
+        given["fused"] = weights[0].device.type == "cpu"  # in one pass, a quarter of the time
+    try:
+        solver: torch.optim.Optimizer = kind(weights, lr=lr, **given)
+    except ValueError as error:
+        raise ConfigError(f"PyTorch's {config.optimizer}: {error}; choose others by `trainable`") from None
+    return solver
+
+
+def views(vector: Tensor, shapes: Sequence[torch.Size], channels_last: bool = False) -> list[Tensor]:
+    """The tensors of these shapes in a vector (P,), or in rows (clients, P); of convolutions perhaps channels last."""
+    rows, parts = vector.shape[:-1], []
+    for part, shape in zip(torch.split(vector, [s.numel() for s in shapes], -1), shapes, strict=True):
+        last = channels_last and len(shape) == 4
+        order = (shape[0], *shape[2:], shape[1]) if last else shape
+        parts.append(part.view(*rows, *order).movedim(-1, 1) if last else part.view(*rows, *order))
+    return parts
 
 
 # ---------------------------------------------------------------- for one vector, or for rows of many clients
@@ -174,6 +198,42 @@ def update_moments(mean: Tensor, square: Tensor, g: Tensor, betas: tuple[float, 
     """Update Adam's moving means of the gradient and of its square, in place."""
     mean.lerp_(g, 1.0 - betas[0])
     square.mul_(betas[1]).addcmul_(g, g, value=1.0 - betas[1])
+
+
+class RowOptimiser:
+    """SGD, Adam and AdamW on rows, (clients, P), clipped row by row."""
+
+    def __init__(self, config: SgdConfig, like: Tensor) -> None:
+        self._config = config
+        adam = config.optimizer != "sgd"
+        self.velocity = torch.zeros_like(like if config.momentum or adam else like[:0])
+        self._square = torch.zeros_like(like if adam else like[:0])
+
+    def reset(self) -> None:
+        """Forget velocities and moments: they belong to the weights they moved."""
+        self.velocity.zero_()
+        self._square.zero_()
+
+    def __call__(self, w: Tensor, g: Tensor, knobs: Tensor) -> None:
+        """Change the first rows `w` by one step; `g` is overwritten."""
+        config, k = self._config, len(w)
+        rate, shrink, root = knobs[:, 0:1], knobs[:, 1:2], knobs[:, 2:3]
+        if config.clip_norm is not None:
+            norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
+            clip_to(config.clip_norm, g, norm)
+        if config.weight_decay and config.optimizer == "adamw":
+            w.mul_(shrink)
+        elif config.weight_decay:
+            g.add_(w, alpha=config.weight_decay)
+        v = self.velocity[:k]
+        if config.optimizer == "sgd":
+            if config.momentum:
+                g = momentum_direction(g, v, False, config.momentum, config.nesterov)
+            w.addcmul_(g, rate)
+            return
+        square = self._square[:k]
+        update_moments(v, square, g, config.betas)
+        w.addcmul_(v / square.sqrt().div_(root).add_(config.eps), rate)
 
 
 @functools.cache

@@ -40,8 +40,7 @@ from unskew.local.executor import ExecutorKind, PoolParts, Stored, room_for
 from unskew.local.workers.executor import make_workers
 from unskew.local.workers.memory import JOBS_IN_FLIGHT, MOST_CLIENTS, places, views, write
 from unskew.local.workers.pool import Job, ToWorker, exception, jobs_of
-from unskew.local.workers.setup import Open, WorkerSetup
-from unskew.local.workers.worker import answer, failure, keep_freed_memory
+from unskew.local.workers.worker import Open, WorkerSetup, answer, failure, keep_freed_memory
 from unskew.signals import handled
 
 RETRIES = 8

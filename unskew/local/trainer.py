@@ -260,7 +260,7 @@ class LocalTrainer:
 
     def _loop(self, space: Workspace, job: Sgd, lr: float, state: State) -> _Loop:
         config = job.config
-        update = None if config.solves else optimiser(config, lr, space.vector, state)
+        update = None if config.solves else optimiser(config, lr, space.vector, space.tensors, state)
         trained = [space.parameters[n] for n in space.names]
         if update is not None and self._by_hand(space, job):
             return self._dense_loop(space, job, lr, update, trained)

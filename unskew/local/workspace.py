@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unskew.errors import ConfigError
 from unskew.local.kernels import tune
+from unskew.local.optim import Views, views
 from unskew.protocol import Layout
 from unskew.tasks.kind import is_ours
 from unskew.tasks.task import Task, of_type
@@ -119,22 +120,18 @@ class Workspace:
     buffers: dict[str, tuple[nn.Module, str]]
     counters: tuple[tuple[nn.Module, str, Tensor], ...]
     flatten: Callable[[Tensor], Tensor]
+    # The trained tensors that lie in such a vector.
+    tensors: Views
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """`gradient` by name, of a network without convolutions."""
-        return self._by_name(self.gradient)
+        """`gradient` by name."""
+        return dict(zip(self.names, self.tensors(self.gradient), strict=True))
 
     @cached_property
     def velocities(self) -> dict[str, Tensor]:
-        """Memory of SGD with momentum by name, of one optimisation at a time, of a network without convolutions."""
-        return self._by_name(torch.empty_like(self.gradient))
-
-    def _by_name(self, vector: Tensor) -> dict[str, Tensor]:
-        trained = [self.parameters[n] for n in self.names]
-        assert all(t.dim() < 4 for t in trained)  # those may lie channels last
-        parts = torch.split(vector, [t.numel() for t in trained])
-        return {n: part.view(t.shape) for n, part, t in zip(self.names, parts, trained, strict=True)}
+        """Memory of SGD with momentum by name, of one optimisation at a time."""
+        return dict(zip(self.names, self.tensors(torch.empty_like(self.gradient)), strict=True))
 
     @torch.no_grad()
     def load(self, start: Params) -> None:
@@ -200,12 +197,9 @@ def make_workspace(
     old, tied = dict(module.named_parameters()), _Tied(module)
     flatten = _channels_last_order if channels_last else torch.flatten
     vector = torch.cat([flatten(old[n].detach()) for n in names])
-    views = torch.split(vector, [old[n].numel() for n in names])
-    for n, view in zip(names, views, strict=True):
-        shape = old[n].shape
-        if channels_last and len(shape) == 4:
-            view = view.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
-        tied.put(n, nn.Parameter(view.view(shape)))
+    tensors = partial(views, shapes=[old[n].shape for n in names], channels_last=channels_last)
+    for n, view in zip(names, tensors(vector), strict=True):
+        tied.put(n, nn.Parameter(view))
     for n in layout.trainable:
         if n not in chosen:
             tied.put(n, nn.Parameter(old[n].detach(), requires_grad=False))
@@ -222,6 +216,7 @@ def make_workspace(
         {n: places[n] for n in layout.buffers},
         tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
         flatten,
+        tensors,
     )
 
 

@@ -32,7 +32,7 @@ from unskew.local.data import DeviceData, steps_of_job
 from unskew.local.executor import AUTO, EXECUTORS, CellParts, ExecutorKind, PoolParts, by_rule
 from unskew.local.trainer import NO_PUBLIC, LocalTrainer, kernels
 from unskew.local.workers.pool import JobPool
-from unskew.local.workers.setup import WorkerSetup
+from unskew.local.workers.worker import WorkerSetup
 from unskew.local.workspace import FeatureNetwork
 from unskew.machine import cores, processor
 from unskew.models.network import copied

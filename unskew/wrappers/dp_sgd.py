@@ -33,7 +33,7 @@ from torch import Tensor
 from unskew.errors import ConfigError, DivergedError, ProtocolError
 from unskew.info import ExampleBudget, PrivacyBudget
 from unskew.keys import Key
-from unskew.local.optim import optimiser
+from unskew.local.optim import optimiser, views
 from unskew.protocol import (
     Ask,
     Federation,
@@ -299,9 +299,9 @@ def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
     device = local.y.device
     params = {name: t.detach().to(device) for name, t in job.start.items()}
     vector = torch.cat([params[name].flatten() for name in names])
-    views = torch.split(vector, [params[name].numel() for name in names])
-    params |= {name: view.view_as(params[name]) for name, view in zip(names, views, strict=True)}
-    update, key = optimiser(config, lr, vector), me.private / "dp sgd"
+    shapes = [params[name].shape for name in names]
+    params |= dict(zip(names, views(vector, shapes), strict=True))
+    update, key = optimiser(config, lr, vector, lambda v: views(v, shapes)), me.private / "dp sgd"
     at_once = max(1, min(n, ROOM // max(vector.numel(), 1)))
     steps, seen, losses = by.steps_in(config), 0, 0.0
     for i in range(steps):

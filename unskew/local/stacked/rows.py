@@ -29,8 +29,8 @@ from unskew.data.rows import ByteImages
 from unskew.keys import Key
 from unskew.local import dense
 from unskew.local.data import batches_of, steps_of_job
+from unskew.local.optim import RowOptimiser
 from unskew.local.stacked.network import NetworkTraits, scatter, with_keyed_dropout
-from unskew.local.stacked.optim import RowOptimiser
 from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
 from unskew.local.terms import term_value
 from unskew.local.trainer import LocalTrainer

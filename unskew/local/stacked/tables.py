@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unskew.local.optim import views
+
 
 def by_name(rows: Tensor, names: Sequence[str], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """The columns of each tensor, (clients, *shape)."""
-    parts = torch.split(rows, [shapes[n].numel() for n in names], 1)
-    return {n: part.view(len(rows), *shapes[n]) for n, part in zip(names, parts, strict=True)}
+    return dict(zip(names, views(rows, [shapes[n] for n in names]), strict=True))
 
 
 def fill(stack: Tensor, tensors: Sequence[Tensor]) -> None:

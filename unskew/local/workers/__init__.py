@@ -8,10 +8,8 @@ client's whole step with its own `LocalTrainer`, as `Sequential` does, so the bi
 A job holds a few clients, so that handing over small ones does not cost more than training them: many at first, fewer
 towards the end, when workers must become idle together (guided self-scheduling, Polychronopoulos and Kuck, 1987).
 
-    setup      what a worker needs for one method under one seed
     memory     values in memory that the main process and a worker share
-    process    a child process: how it is forked, and how it ended
-    pool       the main process's side: jobs, which worker gets which, and their answers
-    worker     a worker's side: jobs answered until the main process hangs up
+    pool       the main process's side: child processes, which of them gets which job, and their answers
+    worker     a worker's side: what it needs, and jobs answered until the main process hangs up
     executor   the executor that puts the steps of one exchange into a pool
 """

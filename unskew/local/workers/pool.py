@@ -1,16 +1,19 @@
 """The main process's side: jobs, their assignment to workers, and their answers."""
 
 import json
+import os
+import signal
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Protocol
 
 from unskew import errors, wire
 from unskew.errors import UnskewError, WorkerError
-from unskew.local.workers import process
 from unskew.local.workers.memory import (
     JOBS_IN_FLIGHT,
     SLOTS,
@@ -21,14 +24,66 @@ from unskew.local.workers.memory import (
     slot_bytes,
     views,
 )
-from unskew.local.workers.process import Process
-from unskew.local.workers.setup import Open
-from unskew.local.workers.worker import serve
+from unskew.local.workers.worker import Open, serve
 
 _PIPE_BYTES = 16_384  # that a pipe always takes, even if the other end is not being read
 
 LOOK_S = 1.0
 """Seconds without an answer after which workers are looked at."""
+
+
+class Process:
+    """A forked process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._ending: str | None = None  # the system reports it only once
+
+    def ended(self) -> str | None:
+        """Description of how it ended; None while it runs."""
+        if self._ending is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self._ending = _in_words(os.waitstatus_to_exitcode(status)) if pid else None
+            except ChildProcessError:
+                self._ending = "it is gone"
+        return self._ending
+
+    def end(self) -> None:
+        """End it and wait until it is gone."""
+        if self.ended() is None:  # else its number may be another process's by now
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+
+
+def fork(child: Callable[[], object], close: Iterable[Connection]) -> Process:
+    """Fork a process that does its work and ends.
+
+    Args:
+        child: Its work.
+        close: Ends of pipes that are not its own: an inherited one would keep a pipe open when the parent dies.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return Process(pid)
+    try:  # the child never returns from here
+        for pipe in close:
+            pipe.close()
+        child()
+    finally:
+        os._exit(0)
+
+
+def _in_words(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
 
 
 @dataclass(eq=False)
@@ -157,7 +212,7 @@ class Pool:
         slots = [Slot(buffer, i * size, size) for i in range(SLOTS)]
         mine, theirs = Pipe()
         sisters = (mine, *(other.pipe for other in self.workers))
-        child = process.fork(lambda: serve(self._open, theirs, slots, self.shared), sisters)
+        child = fork(lambda: serve(self._open, theirs, slots, self.shared), sisters)
         theirs.close()
         return _Worker(number, child, mine, slots[:JOBS_IN_FLIGHT], slots[JOBS_IN_FLIGHT:])
 

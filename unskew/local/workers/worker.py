@@ -4,8 +4,9 @@ import ctypes
 import json
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +21,49 @@ from unskew.local.executor import Columns, StepJob
 from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.local.workers.memory import JOBS_IN_FLIGHT, SharedBuffer, Slot
-from unskew.local.workers.setup import Open, WorkerSetup
-from unskew.protocol import Held, Keep, map_held, map_keep
+from unskew.protocol import ClientId, Held, Keep, Me, map_held, map_keep, steps_of
 from unskew.tree import Params
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSetup:
+    """Objects a worker needs for one method under one seed.
+
+    Attributes:
+        method: The method, whose steps are run.
+        trainer: Answers the steps' requests, and evaluates models.
+        me: (client, round, key, step) -> what the client knows about itself.
+    """
+
+    method: Any
+    trainer: LocalTrainer
+    me: Callable[[ClientId, int, Key, str], Me]
+
+    # Annotations are read once: it takes as long as a small client's whole training.
+    @cached_property
+    def steps(self) -> dict[str, Callable[..., Any]]:
+        """The method's steps by name."""
+        return steps_of(self.method)
+
+    @cached_property
+    def messages(self) -> dict[str, Any]:
+        """Type of the message that each step is sent; `personalise` is called like a step."""
+        message_types = {name: s.message for name, s in wire.signatures(self.method).items()}
+        return {**message_types, "personalise": Params | None}
+
+    @cached_property
+    def memory(self) -> Any:
+        """Type of what a client remembers."""
+        return wire.memory_type(self.method)
+
+    @cached_property
+    def held(self) -> Any:
+        """Type of what a step keeps."""
+        return wire.held_type(self.method)
+
+
+Open = Callable[[int], WorkerSetup]
+"""Makes the setup of one method under one seed, by its number in the run."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
