@@ -231,7 +231,7 @@ def features_chart(planes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart:
     )
     marks = base.transform_filter("!datum.weight").mark_point(filled=True, size=14, opacity=0.6)
     bold: dict[str, Any] = {"fontSize": 16, "fontWeight": "bold", "stroke": drawing.PAGE, "strokeWidth": 0.4}
-    numbers = base.transform_filter("datum.weight").mark_text(**bold).encode(text="class:N")
+    numbers = base.transform_filter("datum.weight").mark_text(**bold).encode(text=alt.Text("class:N"))
     drawn = drawing.faceted(alt.layer(marks, numbers), list(planes), 3, height=240)
     title = "Features with the weights of the classes"
     caption = "A mark is a test example where t-SNE puts it, a number the weight of that class."

@@ -230,8 +230,8 @@ def interval(name: str, gain: Any, scale: float = 1.0, **more: Any) -> dict[str,
 
 def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
     """A line at a value of the horizontal axis, or of the vertical one."""
-    at: Any = {"x": "at:Q"} if across else {"y": "at:Q"}
-    drawn: alt.Chart = alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(**at)
+    at = (alt.X if across else alt.Y)("at:Q")
+    drawn: alt.Chart = alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(at)
     return drawn
 
 
@@ -246,7 +246,7 @@ def _tip(*fields: str) -> list[alt.Tooltip]:
 
 
 def _picked(pick: Any) -> alt.OpacityValue:
-    """Fades what is not picked.  Typed values are much faster than Altair's `condition` and `value`."""
+    """Fades what is not picked.  Typed channels are much faster than words, and than `condition` and `value`."""
     return alt.OpacityValue(0.15, condition={"param": pick.name, "value": 1.0})
 
 
@@ -287,7 +287,7 @@ def curves(
         y=mean, tooltip=_tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q"), opacity=dotted
     )
     line = base.mark_line(strokeWidth=2).encode(y=mean, color=by_name(shown, legend=not few), **look)
-    layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=band, y2="high:Q")] if few else []
+    layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=band, y2=alt.Y2("high:Q"))] if few else []
     layers += [line, mark.add_params(pick, zoom)]
     layers += [_end_names(every, up["scale"].domain, tall, shown)] if few and shown else []
     right = 12 + 7 * min(max(map(len, shown)), 22) if few and shown else 0
@@ -349,7 +349,8 @@ def _end_names(points: Sequence[Mapping[str, Any]], ends: Any, log: bool, marks:
         {"text": m if len(m) <= 22 else f"{m[:21]}…", "method": m, "at": math.exp(y) if log else y} for m, y in placed
     ]
     text = alt.Chart(rows(texts)).mark_text(align="left", dx=7, baseline="middle", clip=False)
-    drawn: alt.Chart = text.encode(x=alt.value("width"), y="at:Q", text="text:N", color=by_name(marks))
+    edge: Any = alt.XValue  # its stub has no types
+    drawn: alt.Chart = text.encode(edge("width"), alt.Y("at:Q"), alt.Text("text:N"), color=by_name(marks))
     return drawn
 
 
@@ -370,17 +371,17 @@ def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool
     colour = by_name(_KINDS, "kind") if marks is None else by_name({n: marks[n] for n in order}, "name")
     base = alt.Chart(rows(every)).encode(y=names("name", order), color=colour)
     size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
-    shape = alt.condition("datum.kind == 'mean'", alt.value("diamond"), alt.value("circle"))
+    shape = alt.ShapeValue("circle", condition={"test": "datum.kind == 'mean'", "value": "diamond"})
     layers = (
         rule(zero),
-        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2="high:Q"),
+        base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2=alt.X2("high:Q")),
         base.mark_point(opacity=1).encode(
             x=alt.X("value:Q", **axis),
             size=size,
             shape=shape,
             tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q"),
             fill=colour,
-            fillOpacity=alt.condition("datum.low == null", alt.value(0.0), alt.value(1.0)),
+            fillOpacity=alt.FillOpacityValue(1.0, condition={"test": "datum.low == null", "value": 0.0}),
         ),
     )
     return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
@@ -413,7 +414,7 @@ def spread(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
     axis = over(x, (r["value"] for r in every))
     shown = [m for m in marks if any(r["method"] == m for r in every)]
     base = alt.Chart(rows(every)).encode(y=names("method", shown), color=by_name(marks))
-    half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2="q3(value):Q")
+    half = base.mark_bar(size=14, opacity=0.25).encode(x=alt.X("q1(value):Q", **axis), x2=alt.X2("q3(value):Q"))
     ticks = base.mark_tick(thickness=1, size=14, opacity=0.5).encode(x=alt.X("value:Q", **axis))
     median = base.mark_tick(thickness=3, size=20).encode(x=alt.X("median(value):Q", **axis))
     tip = _tip("method:N", "value:Q")
@@ -443,7 +444,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
     scale = alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])
     return _squares(
         _each(data), x, y, "N", 22, opacity=alt.Opacity("strength:Q", legend=None, scale=scale),
-        color=alt.condition("datum.value < 0", alt.value(COLOURS[1]), alt.value(colour)),
+        color=alt.ColorValue(colour, condition={"test": "datum.value < 0", "value": COLOURS[1]}),
         tooltip=[alt.Tooltip("value:Q", title=value, format=".3~g")],
     )  # fmt: skip
 
@@ -501,11 +502,11 @@ def square(
     shown = {m: colour for m, colour in marks.items() if any(r["method"] == m for r in every)}
     pick, unit = alt.selection_point(fields=["method"], bind="legend"), alt.Scale(domain=[0, 1])
     lines = alt.Chart(rows(every)).mark_line(strokeWidth=2, point=dotted).encode(
-        x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order="at:Q",
+        x=alt.X("x:Q", title=x, scale=unit), y=alt.Y("y:Q", title=y, scale=unit), order=alt.Order("at:Q"),
         color=by_name(shown, legend=len(shown) > 1), tooltip=_tip("method:N", "x:Q", "y:Q"),
         opacity=_picked(pick),
     )  # fmt: skip
-    thread = alt.Chart(rows(ends)).mark_line(color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q")
+    thread = alt.Chart(rows(ends)).mark_line(color=INK, strokeWidth=1).encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
     return themed(alt.layer(thread, lines.add_params(pick)), height=HEIGHT)
 
 
@@ -517,14 +518,18 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
     every = _each(data)
     across, up = over(x, (r["x"] for r in every)), over(y, (r["y"] for r in every))
     base = alt.Chart(rows(every)).encode(x=alt.X("x:Q", **across), y=alt.Y("y:Q", **up), color=colour)
-    hollow = alt.condition("datum.open", alt.value(0.0), alt.value(0.8))
+    hollow = alt.FillOpacityValue(0.8, condition={"test": "datum.open", "value": 0.0})
     tip = _tip(*(f"{k}:{'Q' if k in ('x', 'y') else 'N'}" for k in (every[0] if every else {}) if k != "open"))
     layers: list[Any] = [base.mark_point(size=45, strokeWidth=1.5).encode(fill=colour, fillOpacity=hollow, tooltip=tip)]
     if lines:
-        segments = alt.Chart(rows(lines)).mark_rule(color=BOUND).encode(x="x:Q", y="y:Q", x2="x2:Q", y2="y2:Q")
+        segments = (
+            alt.Chart(rows(lines))
+            .mark_rule(color=BOUND)
+            .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), x2=alt.X2("x2:Q"), y2=alt.Y2("y2:Q"))
+        )
         layers.insert(0, segments)
     if text:
-        layers.append(base.mark_text(align="left", dx=6, dy=-5, fontSize=11).encode(text=f"{text}:N"))
+        layers.append(base.mark_text(align="left", dx=6, dy=-5, fontSize=11).encode(text=alt.Text(f"{text}:N")))
     return themed(alt.layer(*layers), height=HEIGHT)
 
 
@@ -549,9 +554,9 @@ def parallel(data: Rows, settings: Sequence[str], score: str) -> alt.LayerChart:
     shade = alt.Scale(range=[FAINT, COLOURS[0]], interpolate="rgb")
     colour = alt.Color("score:Q", title=score, scale=shade, legend=alt.Legend(type="gradient", gradientLength=140))
     lines = alt.Chart(rows(points)).mark_line(point=True).encode(
-        x=across, y=up, detail="trial:N", color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
+        alt.Detail("trial:N"), x=across, y=up, color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
     )  # fmt: skip
-    ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text="text:N")
+    ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text=alt.Text("text:N"))
     return themed(alt.layer(lines, ends_of), height=HEIGHT)
 
 

@@ -271,11 +271,11 @@ def cell_chart(record: Record, method: str, drawn: Drawn) -> Chart:
     device = base.transform_filter("!isValid(datum.model)").mark_point(filled=True, size=12, color=charts.BOUND)
     head = moving.mark_point(shape="triangle", filled=True, size=70, opacity=1)
     layers = (
-        device.encode(tooltip="client:N"),
-        moving.mark_rule(strokeWidth=1.8).encode(x2="x2:Q", y2="y2:Q"),
+        device.encode(tooltip=alt.Tooltip("client:N")),
+        moving.mark_rule(strokeWidth=1.8).encode(x2=alt.X2("x2:Q"), y2=alt.Y2("y2:Q")),
         head.encode(**to, angle=alt.Angle("turn:Q", scale=None)),
         staying.mark_point(shape="square", size=60, strokeWidth=1.8),
-        one.mark_text(dx=9, dy=-8, fontSize=11).encode(**to, text="model:N"),
+        one.mark_text(dx=9, dy=-8, fontSize=11).encode(**to, text=alt.Text("model:N")),
     )
     words = [
         f"diffusion round {k}: " + ", ".join(f"model {m.model} from client {m.src} to {m.dst}" for m in hop.moves)
