@@ -94,16 +94,3 @@ def test_muon_takes_matrices_and_refuses_others() -> None:
     run(local=us.SgdConfig(optimizer="muon", trainable=("weight",)))
     with pytest.raises(us.ConfigError, match=r"muon.*2D"):
         run(local=us.SgdConfig(optimizer="muon"))
-
-
-def test_each_optimiser_starts_afresh() -> None:
-    """A velocity belongs to weights: what one optimiser remembers, another made of the same settings does not."""
-    config = SgdConfig(momentum=0.9)
-    w = torch.zeros(1)
-    update = optimiser(config, 1.0, w, lambda v: [v])
-    update(w, torch.ones(1))
-    assert w.item() == -1.0
-    optimiser(config, 1.0, w, lambda v: [v])(w, torch.zeros(1))
-    assert w.item() == -1.0
-    update(w, torch.zeros(1))
-    assert w.item() == pytest.approx(-1.9)

@@ -277,16 +277,13 @@ def curves(
     # Bounds are dotted, and who has the colour of an earlier method dashed.
     dashes = [[4, 3] if c == BOUND else [1, 0] if i < len(COLOURS) else [8, 3] for i, c in enumerate(shown.values())]
     scale, legend = alt.Scale(domain=list(shown), range=dashes), None if few else alt.Legend(title=None)
-    look: dict[str, Any] = {
-        "strokeDash": alt.StrokeDash("method:N", scale=scale, legend=legend),
-        "opacity": _picked(pick),
-    }
+    dash, named = alt.StrokeDash("method:N", scale=scale, legend=legend), by_name(shown, legend=not few)
     base = alt.Chart(rows(points)).encode(x=_across(x, points, far), color=by_name(shown))
     dotted = alt.OpacityValue(float(len(points) <= 25 * len(shown)))
     mark = base.mark_point(filled=True, size=28).encode(
         y=mean, tooltip=_tip("method:N", "x:Q", "mean:Q", "low:Q", "high:Q"), opacity=dotted
     )
-    line = base.mark_line(strokeWidth=2).encode(y=mean, color=by_name(shown, legend=not few), **look)
+    line = base.mark_line(strokeWidth=2).encode(mean, named, dash, _picked(pick))
     layers: list[Any] = [base.mark_area(opacity=0.15).encode(y=band, y2=alt.Y2("high:Q"))] if few else []
     layers += [line, mark.add_params(pick, zoom)]
     layers += [_end_names(every, up["scale"].domain, tall, shown)] if few and shown else []
@@ -372,17 +369,12 @@ def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool
     base = alt.Chart(rows(every)).encode(y=names("name", order), color=colour)
     size = alt.Size("size:Q", legend=None, scale=alt.Scale(domain=[0, max(r["size"] for r in every)], range=[25, 170]))
     shape = alt.ShapeValue("circle", condition={"test": "datum.kind == 'mean'", "value": "diamond"})
+    hollow = alt.FillOpacityValue(1.0, condition={"test": "datum.low == null", "value": 0.0})
+    tip = _tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q")
     layers = (
         rule(zero),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", **axis), x2=alt.X2("high:Q")),
-        base.mark_point(opacity=1).encode(
-            x=alt.X("value:Q", **axis),
-            size=size,
-            shape=shape,
-            tooltip=_tip("name:N", "value:Q", "low:Q", "high:Q", "size:Q"),
-            fill=colour,
-            fillOpacity=alt.FillOpacityValue(1.0, condition={"test": "datum.low == null", "value": 0.0}),
-        ),
+        base.mark_point(opacity=1).encode(alt.X("value:Q", **axis), size, shape, hollow, fill=colour, tooltip=tip),
     )
     return themed(alt.layer(*layers), height=alt.Step(max(16, min(26, HEIGHT // len(order)))))
 
