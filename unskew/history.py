@@ -1,4 +1,4 @@
-"""The history of a run: its rows, a table and figures, and its models.
+"""The history of a run: its numbers, tables, figures and models.
 
 print(history)                      # the table of results and the verdict; a notebook shows it with figures
 history.to_frame()                  # every number of every round, a row each
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """A place for a run's folder that is removed with the last reference to this, or when Python ends."""
+    """A temporary run folder, removed with its last reference or when Python ends."""
 
     def __init__(self) -> None:
         place = tempfile.mkdtemp(prefix="unskew-")
@@ -51,10 +51,10 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class History:
-    """The numbers of a run; `print` shows their table and the verdict, a notebook its figures, too.
+    """The numbers of a run; `print` shows their table and the verdict, a notebook also figures.
 
     Attributes:
-        record: What the run wrote down, as `unskew.report` takes it.
+        record: The run's record, for `unskew.report`.
         summary: The table of results, as in summary.json.
         path: The run's folder; None if it was not kept.
     """
@@ -75,13 +75,13 @@ class History:
     def rows(self) -> list[dict[str, Any]]:
         """{"method", "seed", "round", "name", "value", "weight", "client"?}, one per number, in the order written.
 
-        Those of single clients are in it where these are at most 10,000.
+        Numbers of single clients are in it if there are at most 10,000.
         """
         return self.frame.rows(reader.MANY)
 
     @property
     def folder(self) -> Path:
-        """The folder of the run's files: `path`, or a temporary folder that is removed together with this history.
+        """The folder of the run's files: `path`, or a temporary folder that is removed with this history.
 
         Raises:
             RunError: If the run's files are gone.
@@ -111,10 +111,7 @@ class History:
 
     @property
     def diverged(self) -> list[DivergedRow]:
-        """Methods that diverged, {"method", "seed", "round", "reason"}: no result or curve counts that seed of theirs.
-
-        `rows` have the rounds before it.
-        """
+        """Methods that diverged, {"method", "seed", "round", "reason"}; results and curves leave these seeds out."""
         return list(self.record.diverged)
 
     def model(
@@ -129,11 +126,10 @@ class History:
 
         Args:
             method: Label of the method.
-            client: Name of the client that uses the model, or its number, from 0, where no client's name is a number;
-                by default the global one.
+            client: Name or number (from 0) of the client that uses the model; by default the global one.
             seed: Seed of the run; by default the smallest.
-            round: A round whose global model was kept (`keep_models`), or "best", that with the best validation
-                result; by default the last.
+            round: A round whose global model was kept (`keep_models`), or "best" (by validation result); by default the
+                last.
 
         Raises:
             RunError: If there is no such model.
@@ -171,9 +167,8 @@ class History:
     def rows_of(self, part: Part, seed: int | None = None) -> dict[int | str, npt.NDArray[np.int64]]:
         """The rows of the data with which each client trained, validated or tested, {client: rows}, ascending.
 
-        Rows are counted from 0 in the table or arrays that were given: in each client's where these were given apart,
-        and in those of `test`.  Rows in no client's parts are the global test set's, which was set aside first, or
-        nobody's.  Clients that come after training are there, too.
+        Rows are counted from 0 in the given table or arrays, or in each client's if these were given one by one.
+        Unseen clients are included.  Other rows are the global test set's, or unused.
 
         Args:
             part: "train", "val" or "test".
@@ -181,16 +176,14 @@ class History:
 
         Raises:
             ConfigError: If there is no such part.
-            RunError: If there is no such seed, the data are no rows but files, or the run's files are gone.
+            RunError: If there is no such seed, the data are files, or the run's files are gone.
         """
         if part not in PARTS:
             raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         return rows_of(self.folder, part, seed)
 
     def curve(self, method: str, metric: str | None = None, seed: int | None = None) -> list[tuple[int, float]]:
-        """(round, mean over seeds) of a metric in the rounds that every seed reached, by default the global headline.
-
-        Seeds under which the method diverged are not in it: `diverged` has them.
+        """(round, mean over seeds) of a metric in the rounds that every seed reached, without diverged seeds.
 
         Args:
             method: Label of the method.
@@ -209,13 +202,11 @@ class History:
         return [(int(t), mean) for t, mean in zip(curve.x, curve.mean, strict=True)]
 
     def value(self, method: str, metric: str | None = None, seed: int | None = None) -> float:
-        """Mean over seeds of a result, by default the global model's headline; see the table of results for names.
-
-        Seeds under which the method diverged are not in it: `diverged` has them.
+        """Mean over seeds of a result, without diverged seeds.
 
         Args:
             method: Label of the method.
-            metric: Name of the result; by default the global model's headline.
+            metric: Name of the result, as in the table of results; by default the global model's headline.
             seed: A seed, for its result alone; by default all.
 
         Raises:
@@ -258,7 +249,7 @@ class History:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what makes the numbers worth less: how the run ended, its data, settings and methods.
+        """Notes on how the run ended, on its data, settings and methods.
 
         Raises:
             RunError: If the run's files are gone or corrupt.
@@ -270,8 +261,8 @@ class History:
     def table(self) -> Any:
         """The table of results as a DataFrame, unrounded: a row for each method.
 
-        A mean has its standard deviation over seeds beside it as NAME_std, a difference and a gain its interval as
-        NAME_low_95 and NAME_high_95.  Accuracies are fractions.
+        A mean has its standard deviation over seeds as NAME_std, a difference and a gain its interval as NAME_low_95
+        and NAME_high_95.  Accuracies are fractions.
 
         Raises:
             ConfigError: If neither pandas nor Polars is installed.
@@ -282,7 +273,7 @@ class History:
         return framed(results.frame(self.record))
 
     def to_frame(self) -> Any:
-        """Every number of every round as a DataFrame, one per row: of pandas, or of Polars where that alone is there.
+        """Every number of every round as a DataFrame of pandas (or Polars, if pandas is missing), one per row.
 
         Columns: method, seed, round, name, value, weight; of single clients client and, if it has one, client_name.
 
@@ -300,17 +291,17 @@ class History:
         return Plots(self)
 
     def gains(self) -> list[dict[str, Any]]:
-        """Gains from federation: each method's over training alone, with its 95 % interval, as the report has it.
+        """Each method's gain over training alone, with its 95 % interval, as rows for `pandas.DataFrame`.
 
-        A gain is the headline of the client's own model on its own test data minus that alone; above zero the client is
-        better off.  `pandas.DataFrame` makes a table of the rows:
+        A gain is the headline of the client's own model on its own test data minus that of training alone; above zero
+        is better.
 
-        method, client: Its label, and the client as in `client_values`; None for a mean over clients.
-        alike: What counts alike in a mean, "clients" or "test rows".
-        seed: That of a client that no other seed has, as where each divides the data anew.
-        gain, low, high: The gain and its interval, fractions for accuracies.
-        verdict, why: gains, loses or open, of a mean corrected for the number of methods (Holm); and why it is open.
-        seeds, lost: Seeds that it is over, and seeds that have none.
+        * method, client: Its label, and the client as in `client_values`; None for a mean over clients.
+        * alike: What has equal weight in a mean, "clients" or "test rows".
+        * seed: The seed of a client that no other seed has.
+        * gain, low, high: The gain and its interval, fractions for accuracies.
+        * verdict, why: gains, loses or open (for a mean with Holm's correction); and why it is open.
+        * seeds, lost: Number of seeds, and of seeds without results.
 
         Raises:
             RunError: If no method of the run trains every client alone, no client has results, or the run's files are
@@ -337,7 +328,7 @@ class History:
         return write_report(self.folder, user_path(path))
 
     def __repr__(self) -> str:
-        """The table of results as text; below it the verdict, and notes."""
+        """The table of results, the verdict, and notes."""
         from unskew.report.screen import screen
 
         if not self.frame.numbers:
@@ -348,7 +339,7 @@ class History:
             return f"<History of {shown(listed(self.methods))}: {error}>"
 
     def _repr_html_(self) -> str:
-        """The first screen of the run's page, as a notebook shows it."""
+        """The first screen of the run's page."""
         from unskew.report import page
 
         return page.first_screen(page.of_run(self.record, brief=True))
@@ -356,17 +347,17 @@ class History:
 
 @dataclass(frozen=True)
 class Plots:
-    """A run's figures: each is an Altair chart, to be shown, changed or saved."""
+    """A run's figures, as Altair charts."""
 
     history: History
 
     def curves(self, metric: str | None = None, by: Literal["round", "traffic", "time"] = "round") -> "alt.LayerChart":
-        """A metric by round, by the megabytes sent or by time: means over seeds, and bands from lowest to highest.
+        """A metric by round, megabytes sent or time: means over seeds, and bands from lowest to highest.
 
         Args:
-            metric: Its name in `rows`; by default the headline of global models, or that of clients' own where more
-                methods have these.
-            by: What is on the horizontal axis; other than rounds of the headline alone.
+            metric: Its name in `rows`; by default the headline of global models, or of clients' own if more methods
+                have it.
+            by: The horizontal axis; traffic and time only for the headline.
 
         Raises:
             KeyError: If no method has that metric.
@@ -391,7 +382,7 @@ class Plots:
         return _drawing(pictures.forest(self.history.record, named=False), lacks)
 
     def clients(self, method: str | None = None) -> "alt.LayerChart":
-        """Each client's gain over training alone with a method, by default that which gains most on average.
+        """Each client's gain over training alone with a method, by default the one with the largest mean gain.
 
         Raises:
             RunError: If no method of the run trains every client alone.
@@ -421,7 +412,7 @@ class Plots:
         return _drawing(chart, "no linear model of a table was trained; model='logistic' is one")
 
     def groups(self, method: str | None = None) -> "alt.LayerChart":
-        """Groups by round, under a method that forms them.
+        """Groups by round, of a method that forms them.
 
         Raises:
             RunError: If there is no such method.
@@ -469,17 +460,17 @@ def load_run(
     allow_code: bool = False,
     unfinished: bool = False,
 ) -> History:
-    """The history of a run that ended: its numbers, figures, report and models, from its folder.
+    """The history of a finished run, from its folder.
 
     Args:
-        folder: The folder that `simulate(out=...)`, `unskew run` or a deployed run's server wrote, here or elsewhere.
+        folder: The folder of `simulate(out=...)`, `unskew run` or a deployed run's server, here or copied.
         network: For `History.model`: a network to load the weights into, or a callable that builds one; needed if the
             run was given its network as a value.
-        allow_code: For `History.model`: import a network named `module:attribute`; only from whom you trust.
-        unfinished: Read a run that was stopped or goes on, too: its table has the seeds that came furthest.
+        allow_code: For `History.model`: import a network named `module:attribute`; only from people you trust.
+        unfinished: Read an unfinished run, too: its table has the seeds that came furthest.
 
     Raises:
-        RunError: If the folder is not that of a run, the run has not ended, or a file is damaged.
+        RunError: If the folder is not a run's, the run has not finished, or a file is damaged.
     """
     folder = user_path(folder).absolute()
     ended = not unfinished or (folder / "summary.json").exists()

@@ -1,6 +1,6 @@
-"""Tables, figures and one HTML page, made from a run's record and nothing else.
+"""Tables, figures and the HTML page of a run, made from its record.
 
-What draws is imported when it is first used: a run that writes no page waits for no Altair.
+Altair is imported when a figure is first drawn.
 """
 
 from typing import TYPE_CHECKING

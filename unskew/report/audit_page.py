@@ -1,4 +1,4 @@
-"""The page of an audit: the lower bound that an attack found, beside the epsilon that is claimed."""
+"""The page of an audit: the lower bound on epsilon beside the claimed one."""
 
 import math
 from collections.abc import Sequence

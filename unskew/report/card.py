@@ -1,4 +1,4 @@
-"""A model card: what was learned, from which data, how, how well and for whom, and what is not known.
+"""A model card: task, data, training, results by site, and limits.
 
 M. Mitchell et al., "Model Cards for Model Reporting", FAT* 2019.  A card is a page with nothing folded and no figures.
 """
@@ -26,10 +26,10 @@ def of_run(record: Record, method: str | None = None) -> Page:
 
     Args:
         record: The run.
-        method: The method; by default the only one, or the one whose models are clearly the best.
+        method: The method; by default the only one, or the one with clearly the best models.
 
     Raises:
-        ConfigError: If there is no such method, or no method stands out.
+        ConfigError: If there is no such method, or no method is clearly best.
     """
     method = _chosen(record, method)
     beside = (method, *tables.bounds(record))

@@ -1,9 +1,8 @@
-"""One grammar of figures, Altair's: each function makes a chart of a frame, for a page, a notebook or a paper.
+"""Figures in Altair: each function makes a chart of a frame, for a page, a notebook or a paper.
 
-In their arguments `marks` are colours by method, and x and y are titles of axes.
-Colours are those of a light page.  A page draws each chart once as a picture whose colours are its style sheet's, and
-with the `library` again, as wide as there is room, to be pointed at, clicked and zoomed; nothing comes from a network.
-This module imports Altair, so it is imported where something is drawn.
+Arguments: `marks` are colours by method, x and y are titles of axes.  A page shows each chart first as a still picture
+in the colours of its style sheet, and then redraws it interactively with the `library` in the page, without a network.
+Import this module only to draw, as it imports Altair.
 """
 
 import base64
@@ -54,19 +53,19 @@ Rows = Columns | Sequence[Mapping[str, Any]]
 
 
 def colours(methods: Sequence[str], bounds: Sequence[str] = ()) -> dict[str, str]:
-    """A method's colour, the same in every figure; those that do not compete are grey."""
+    """A colour for each method, the same in every figure; methods that do not compete are grey."""
     competing = [m for m in methods if m not in bounds]
     return {m: BOUND if m in bounds else COLOURS[competing.index(m) % len(COLOURS)] for m in methods}
 
 
 def swatch(colour: str) -> Markup:
-    """A small square of a colour beside a name."""
+    """A small coloured square, to stand beside a name."""
     return Markup('<i class="swatch" style="background:{}"></i>').format(_CSS.get(colour, colour))
 
 
 # ---------------------------------------------------------------- pictures and pages
 def drawn(chart: Chart) -> Markup:
-    """The drawing of a chart, as a page embeds it: a picture, and what the library draws it anew from."""
+    """A chart for a page: a picture, and the data from which the library redraws it."""
     if chart.html:
         return chart.html
     spec = json.dumps(chart.drawing.to_dict(validate=False), sort_keys=True, separators=(",", ":"))
@@ -98,7 +97,7 @@ def _fitted(chart: alt.TopLevelMixin, width: int, **more: Any) -> str:
 
 
 def still(chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg") -> bytes:
-    """A picture of a chart as a file; no network and no browser is needed."""
+    """A chart as an SVG or PNG file; it needs no network and no browser."""
     text = _fitted(chart, WIDTH)
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
 
@@ -121,7 +120,7 @@ def _svg(spec: str) -> str:
 
 
 def library() -> Markup:
-    """Vega and what draws a page's charts with it; it stands once on a page."""
+    """The script with Vega that draws the charts of a page; it is included once."""
     twin = json.dumps(dict(zip(_LIGHT, _DARK, strict=True)))
     draw = (Path(__file__).parent / "templates" / "draw.js").read_text(encoding="utf-8").replace("TWIN", twin)
     return Markup(f"<script>{_vega()}</script><script>{draw}</script>")
@@ -180,9 +179,10 @@ _FITS = {"width": WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "
 
 
 def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.LayerChart:
-    """The chart in our type and colours, as wide as the page allows; a browser may need more room for names than we.
+    """The chart in our fonts and colours, as wide as the page allows.
 
-    `more` are properties of it; each change is a copy, so all are made at once.
+    `right` leaves room for names, which browsers may draw wider.  `more` are properties of the chart; each change is a
+    copy, so all are made at once.
     """
     padding = {"left": 12, "top": 5, "bottom": 5, "right": right}
     size = {"usermeta": {"facets": facets}} if facets else _FITS
@@ -191,13 +191,13 @@ def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.Laye
 
 
 def by_name(marks: Mapping[str, str], field: str = "method", legend: bool = False) -> alt.Color:
-    """The colours of methods, or of whatever else has them."""
+    """Colours by method, or by another field."""
     scale = alt.Scale(domain=list(marks), range=list(marks.values()))
     return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
 
 
 def over(title: str, values: Iterable[float | None], log: bool = False) -> dict[str, Any]:
-    """Title and scale of an axis over the data, with a little room at both ends."""
+    """Title and scale of an axis that covers the data, with a little room at both ends."""
     finite = [v for v in values if v is not None and math.isfinite(v) and not (log and v <= 0)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if log:
@@ -210,13 +210,13 @@ def over(title: str, values: Iterable[float | None], log: bool = False) -> dict[
 
 
 def names(field: str, order: Sequence[Any] | None = None) -> alt.Y:
-    """Names beside their rows."""
+    """An axis with the names of rows."""
     plain = alt.Axis(grid=False, ticks=False, domain=False)
     return alt.Y(f"{field}:N", sort=None if order is None else list(order), title=None, axis=plain)
 
 
 def bare(field: str, **more: Any) -> Any:
-    """An encoding without an axis, for places whose numbers say nothing; `more` are its options."""
+    """An encoding without an axis, for positions without a meaning; `more` are its options."""
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
     kind = alt.X if field.startswith("x") else alt.Y
     return kind(f"{field}:Q", axis=axis, **more)
@@ -229,14 +229,14 @@ def interval(name: str, gain: Any, scale: float = 1.0, **more: Any) -> dict[str,
 
 
 def rule(value: float = 0.0, across: bool = True) -> alt.Chart:
-    """A line at a value of the horizontal axis, or of the vertical one."""
+    """A line at a value of the horizontal axis (or with `across` false, of the vertical one)."""
     at = (alt.X if across else alt.Y)("at:Q")
     drawn: alt.Chart = alt.Chart(rows([{"at": value}])).mark_rule(color=INK, strokeWidth=1).encode(at)
     return drawn
 
 
 def points(by_method: Mapping[str, Any], x: str, y: str) -> list[dict[str, Any]]:
-    """Rows of `square`: two attributes of each method's or site's values, side by side."""
+    """Rows of `square`: two attributes of each method's or site's values."""
     pairs = ((name, zip(getattr(one, x), getattr(one, y), strict=True)) for name, one in by_method.items())
     return [{"method": name, "x": across, "y": up} for name, both in pairs for across, up in both]
 
@@ -262,8 +262,8 @@ def curves(
 ) -> alt.LayerChart:
     """Lines with bands from the lowest to the highest seed; `data` is method, x, mean, low, high.
 
-    With `log` the vertical axis is logarithmic where values span much; the horizontal one is where ends lie far apart,
-    or with `far` in any case.
+    With `log` the vertical axis is logarithmic if values span much.  The horizontal axis is logarithmic if the ends of
+    lines are far apart, or with `far`.
     """
     every = _each(data)
     shown = {m: colour for m, colour in marks.items() if any(r["method"] == m for r in every)}
@@ -311,7 +311,7 @@ def of_curves(lines: Mapping[str, Curve], scale: float = 1.0) -> list[dict[str, 
 
 
 def thin(count: int, most: int = MOST_POINTS) -> list[int]:
-    """At most `most` places of so many, the first and the last among them."""
+    """At most `most` indices of `count`, with the first and the last."""
     last = min(count, most) - 1
     return sorted({round(i * (count - 1) / max(last, 1)) for i in range(last + 1)})
 
@@ -320,7 +320,7 @@ def lines(
     title: str, caption: str, by_method: Mapping[str, Curve], marks: Mapping[str, str], x: str, y: str,
     scale: float = 1.0, log: bool = False,
 ) -> Chart:  # fmt: skip
-    """Curves over seeds with their words; `log` and titles of axes are as `curves` takes them."""
+    """Curves over seeds with title and caption; further arguments are those of `curves`."""
     parts = (f"{name} from {scale * c.mean[0]:.3g} to {scale * c.mean[-1]:.3g}" for name, c in by_method.items())
     drawn = curves(of_curves(by_method, scale), marks, x, y, log=log)
     return Chart(title, caption, drawn, f"{title}: {'; '.join(parts)}.")
@@ -357,9 +357,9 @@ _KINDS = {"gains": COLOURS[2], "loses": COLOURS[1], **dict.fromkeys(("open", "le
 def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool = False) -> alt.LayerChart:
     """A row for each name: its value, its 95 % interval, and the line of no difference.
 
-    `data` is name, value, low, high (None without an interval, which is hollow), and where known kind (gains, loses,
-    open or mean, which is a diamond) and size; `marks` are colours by name in place of those of kinds.
-    With `log`, for ratios, the axis is logarithmic, and 1 is no difference.
+    `data` is name, value, low, high (None without an interval, drawn hollow), and optionally kind (gains, loses, open,
+    or mean, drawn as a diamond) and size.  `marks` are colours by name instead of by kind.  With `log` the axis is
+    logarithmic, and 1 is no difference.
     """
     zero = 1.0 if log else 0.0
     every = [{"kind": "open", "size": 1, **row} for row in _each(data)]
@@ -380,9 +380,9 @@ def forest(data: Rows, x: str, marks: Mapping[str, str] | None = None, log: bool
 
 
 def strip(data: Rows, x: str) -> alt.LayerChart:
-    """Gains of many clients: each by its rank, lowest first, with the line of no difference and three quantiles.
+    """Gains of many clients in rank order, lowest first, with the line of no difference and three quantiles.
 
-    `data` is as `forest` takes it.
+    `data` is as in `forest`.
     """
     clients = sorted((r for r in _each(data) if r.get("kind") != "mean"), key=lambda r: float(r["value"]))
     n = len(clients)
@@ -398,7 +398,7 @@ def strip(data: Rows, x: str) -> alt.LayerChart:
 
 
 def spread(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
-    """The clients' results of each method: every client a tick, the middle half a bar, and the median.
+    """Results of the clients by method: a tick for each client, a bar for the middle half, and the median.
 
     `data` is method, value.
     """
@@ -429,10 +429,7 @@ def _squares(every: Sequence[Mapping[str, Any]], x: str, y: str, kind: str, most
 
 
 def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> alt.LayerChart:
-    """Shades of a value; what is below zero has another colour, and 1 has `colour`.
-
-    `data` is column, row, value in [-1, 1].
-    """
+    """Values in [-1, 1] as shades of `colour`, or of another colour below zero; `data` is column, row, value."""
     scale = alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1])
     return _squares(
         _each(data), x, y, "N", 22, opacity=alt.Opacity("strength:Q", legend=None, scale=scale),
@@ -442,7 +439,7 @@ def matrix(data: Rows, x: str, y: str, value: str, colour: str = COLOURS[0]) -> 
 
 
 def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
-    """A colour for the group that a client was in, by round; who is alone is grey, who is in none has no square.
+    """The group of each client by round, as colours; alone is grey, and no group is empty.
 
     `data` is row, column, and group: its number, or "alone".
     """
@@ -453,7 +450,7 @@ def groups(data: Rows, x: str, y: str) -> alt.LayerChart:
 
 
 def group_sizes(data: Rows) -> alt.LayerChart:
-    """The number of clients in each group, by round; `data` as `groups` takes it."""
+    """Number of clients in each group, by round; `data` as in `groups`."""
     axis = alt.Axis(labelOverlap=True, labelAngle=0)
     bars = alt.Chart(rows(data)).mark_bar().encode(
         x=alt.X("column:O", title="round", axis=axis), y=alt.Y("count():Q", title="clients"),
@@ -463,7 +460,7 @@ def group_sizes(data: Rows) -> alt.LayerChart:
 
 
 def faceted(chart: Any, panels: Sequence[str], columns: int, height: int = 170) -> Any:
-    """A panel for each name in the rows' field `panel`, fewer beside each other where a page is narrow."""
+    """A panel for each value of the rows' field `panel`; narrow pages show fewer in a row."""
     columns = min(columns, len(panels))
     header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
     drawn: Any = chart.properties(width=2 * WIDTH // columns - 60 if columns > 1 else WIDTH, height=height)
@@ -485,9 +482,9 @@ def dots(data: Rows, marks: Mapping[str, str], x: str) -> alt.LayerChart:
 def square(
     data: Rows, marks: Mapping[str, str], x: str, y: str, level: float | None = None, dotted: bool = False
 ) -> alt.LayerChart:
-    """Curves between 0 and 1 by method or site, as of ROC, precision and calibration; `data` is method, x, y, in order.
+    """Curves in the unit square by method or site, such as ROC or calibration; `data` is method, x, y, in order.
 
-    The thin line is at the height `level`, or else the diagonal; with `dotted` points are drawn, too.
+    A thin line is at the height `level`, or the diagonal; with `dotted` points are drawn, too.
     """
     every = [{**r, "at": i} for i, r in enumerate(_each(data))]
     ends = [{"x": 0, "y": level or 0}, {"x": 1, "y": 1 if level is None else level}]
@@ -503,9 +500,9 @@ def square(
 
 
 def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines: Rows = ()) -> alt.LayerChart:
-    """A mark for each row, coloured by `colour`, with the field `text` beside it, and thin `lines` to x2, y2.
+    """A mark for each row, coloured by `colour`, with the field `text` beside it, and thin `lines` from x, y to x2, y2.
 
-    `data` is x, y, and whatever else the colour, the text and the hover show; `open` marks are hollow.
+    `data` is x, y, and fields for colour, text and hover; `open` marks are hollow.
     """
     every = _each(data)
     across, up = over(x, (r["x"] for r in every)), over(y, (r["y"] for r in every))
@@ -526,10 +523,10 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
 
 
 def parallel(data: Rows, settings: Sequence[str], score: str) -> alt.LayerChart:
-    """Trials of a tuning, a line each through its values, on scales from the lowest to the highest.
+    """Trials of a tuning as lines through their values, each scale from the lowest to the highest value.
 
-    `data` is trial, score, which colours the lines, and a column for each of `settings`, None where a trial
-    has no value; those whose values span much have a logarithmic scale.
+    `data` is trial, score (the colour), and a column for each of `settings`, None for no value.  Settings whose values
+    span much have a logarithmic scale.
     """
     every, points, ticks = _each(data), [], []
     for name in settings:
@@ -553,7 +550,7 @@ def parallel(data: Rows, settings: Sequence[str], score: str) -> alt.LayerChart:
 
 
 def best_so_far(data: Rows, marks: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
-    """The best score after each trial; `data` is method, trial from 1, score, and `higher` if more is better."""
+    """The best score after each trial; `data` is method, trial from 1, score; `higher` if more is better."""
     best: dict[str, float] = {}
     points = []
     for r in sorted(_each(data), key=lambda r: int(r["trial"])):

@@ -1,4 +1,4 @@
-"""The page of a first look at data (`unskew.data.look`), and the tables that the command prints of it."""
+"""The page of a first look at data (`unskew.data.look`), and the command's output."""
 
 import textwrap
 from dataclasses import replace
@@ -31,7 +31,7 @@ MOST_PRINTED = 5
 
 
 def write_look(look: Look, out: Path) -> Path:
-    """Write one self-contained page, and return its path.
+    """Write a page, and return its path.
 
     Raises:
         RunError: If it cannot be written.
@@ -49,7 +49,7 @@ def write_look(look: Look, out: Path) -> Path:
 def sites_table(look: Look, most: int, target: TargetLook | None = None) -> Table:
     """A row for each site, the largest first, and one for all beyond `most`: rows, patients, target and gaps.
 
-    The target is the given one, or the only one.
+    By default the only target is shown.
     """
     tested, people = look.test_rows is not None, look.patients is not None
     target = look.targets[0] if target is None and len(look.targets) == 1 else target
@@ -78,7 +78,7 @@ def sites_table(look: Look, most: int, target: TargetLook | None = None) -> Tabl
 
 
 def disagreement_table(look: Look) -> Table:
-    """A row for each number, beside what chance would give."""
+    """A row for each number, beside its mean under chance."""
     rows = [
         TableRow(d.name, (f"{d.value:.3g}", f"{d.chance:.3g}", "–" if d.p is None else f"{d.p:.2g}", d.meaning))
         for d in look.disagreement
@@ -193,7 +193,7 @@ def screen(look: Look, width: int) -> str:
 
 
 def cut(text: str, width: int, lines: int) -> list[str]:
-    """The text in so many lines: of a longer one the beginning and the end, where a note says what to do."""
+    """The text in `lines` lines; of a longer one the beginning and the end, as notes end with what to do."""
     room = width * lines - 12 * lines
     if len(text) > room:
         first, last = text[: room * 4 // 10].rpartition(" ")[0], text[-room * 6 // 10 :].partition(" ")[2]

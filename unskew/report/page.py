@@ -1,7 +1,7 @@
-"""Writes HTML pages, all from one template: offline, self-contained, printable, opened by keyboard.
+"""Writes HTML pages from one template: offline, self-contained, printable, usable by keyboard.
 
-The first screen says what was run, the verdict, two pictures and the table; everything else is folded.  A page of a run
-is made from its record only and written in one step, so a reader never sees half of one.
+The first screen has what was run, the verdict, two pictures and the table; everything else is folded.  Pages are
+written atomically.
 """
 
 import re
@@ -39,7 +39,7 @@ unchecked = debug_mode(False)
 
 @dataclass(frozen=True)
 class Page:
-    """A page: what it is about in a line, the answer in a sentence, pictures and a table; the rest is folded.
+    """A page: subject, verdict, pictures and a table; the rest is folded.
 
     Attributes:
         title: Its heading.
@@ -47,10 +47,10 @@ class Page:
         verdict: The answer, in at most 25 words.
         pictures: At most two, side by side.
         table: The numbers behind the answer.
-        warnings: What a reader must not miss.
+        warnings: Notes that a reader must not miss.
         sections: The folded parts; an empty one is left out.
-        opened: True for a page that folds nothing, as a model card.
-        swatches: What stands beside the names of methods.
+        opened: True for a page without folding, such as a model card.
+        swatches: Marks beside the names of methods.
     """
 
     title: str
@@ -65,10 +65,10 @@ class Page:
 
 
 def write_page(page: Page, out: Path) -> Path:
-    """Write a page, as Markdown where its name ends in .md, and return its path.
+    """Write a page, as Markdown if its name ends in .md, and return its path.
 
     Raises:
-        RunError: If it cannot be written; an older page then stays as it was.
+        RunError: If it cannot be written; an older page then stays.
     """
     try:
         write_atomically(out, markdown(page) if out.suffix == ".md" else html(page))
@@ -79,7 +79,7 @@ def write_page(page: Page, out: Path) -> Path:
 
 @unchecked
 def html(page: Page) -> str:
-    """The page as an HTML document; a picture of its first screen is not repeated in a folded part."""
+    """The page as an HTML document; a picture of the first screen is not repeated in a folded part."""
     shown = {chart.described for chart in page.pictures}
     folded = [
         replace(s, charts=tuple(c for c in s.charts if c.described not in shown or c.html))
@@ -107,7 +107,7 @@ def markdown(page: Page, files: Mapping[str, str] = MappingProxyType({})) -> str
 
 @unchecked
 def first_screen(page: Page) -> str:
-    """A page as a notebook shows it: its verdict, pictures and table, without a script."""
+    """The first screen for a notebook: verdict, pictures and table, without a script."""
     drawn = [replace(c, html=Markup(charts.still(c.drawing).decode())) for c in page.pictures]
     return _template("first.html").render(page=replace(page, pictures=drawn))
 
@@ -131,23 +131,23 @@ def _about(section: Section) -> str:
 
 # ---------------------------------------------------------------- runs
 def write_report(run: Path | Record, out: Path | None = None) -> Path:
-    """Write the report of one run, finished or not, and return its path: `out`, or `report.html` in the run's folder.
+    """Write the page of a run, finished or not, and return its path: `out`, or `report.html` in the run's folder.
 
     Raises:
-        RunError: If the folder cannot be read or the page cannot be written; an older page then stays as it was.
+        RunError: If the folder cannot be read or the page cannot be written; an older page then stays.
     """
     record = run if isinstance(run, Record) else read(run)
     return write_page(of_run(record), record.folder / "report.html" if out is None else Path(out))
 
 
 def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], note: str = "") -> Path:
-    """Write one page that sets several runs side by side, and return `out`.
+    """Write one page of several runs side by side, and return `out`.
 
     Args:
         folders: Folders of the runs.
         out: The page.
         names: Distinct names of the runs.
-        note: A sentence on these runs, for the head of the page.
+        note: A sentence for the head of the page.
 
     Raises:
         RunError: With fewer than two folders, or as in `write_report`.
@@ -160,7 +160,7 @@ def write_comparison(folders: Sequence[Path], out: Path, names: Sequence[str], n
 
 @unchecked
 def of_run(record: Record, brief: bool = False) -> Page:
-    """The page of a run, or of several as one; if brief the first screen alone."""
+    """The page of a run, or of several as one; with `brief` only the first screen."""
     drawn, serious = (pictures.forest(record), pictures.curve(record, "round")), verdict.serious(record)
     shown = replace(results.headline(record, brief=True), caption="", note=tables.left_out(record))
     first = Page(
@@ -219,7 +219,7 @@ def _own_sections(record: Record) -> Iterator[Section]:
 
 
 def data_of(record: Record) -> Section:
-    """The section on who has which examples, under each seed."""
+    """The section on the division of the data, under each seed."""
     first = next(iter(record.partitions.values()), None)
     if first is None:
         why = "Clients trained on data of their own." if record.finished else "The run has yet to write its division."
@@ -253,13 +253,13 @@ def data_of(record: Record) -> Section:
 
 
 def numbered(title: str, lines: Sequence[str]) -> Section:
-    """A section of sentences, numbered."""
+    """A section of numbered sentences."""
     rows = [(str(i), line) for i, line in enumerate(lines, start=1)]
     return Section.of(title, "", (), [table("", ["no.", "note"], rows, words=[1])], counted(len(rows), "note"))
 
 
 def settings_of(record: Record, named: str = "") -> Section:
-    """Settings of a run, its machine, and the command that runs it again."""
+    """Settings of a run, its machine, and the command that repeats it."""
     card, summary = record.card, record.summary
     of = {
         "run": record.folder.name, "unskew": card["unskew"], "started": card["created"],

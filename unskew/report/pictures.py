@@ -1,4 +1,4 @@
-"""The pictures of a run, each made from its record, with a caption and an alternative text."""
+"""The pictures of a run, each with a caption and an alternative text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ def colours(record: Record) -> dict[str, str]:
 
 
 def groups(record: Record, method: str | None = None) -> Chart | None:
-    """Groups by round, by default under the first method that forms groups; None if there is none."""
+    """Groups by round, by default of the first method that forms groups; None if there is none."""
     forming = record.reports(ClientGroups)
     method = method or next(iter(forming), "")
     history = grouping(record, method, None) if method in forming else None
@@ -28,7 +28,7 @@ def groups(record: Record, method: str | None = None) -> Chart | None:
 
 
 def spread(record: Record) -> Chart | None:
-    """Results of single clients, by method; None where the run has none."""
+    """Results of single clients, by method; None if the run has none."""
     m = record.headline
     values = {
         k: [v for s in tables.counted_seeds(record, k) for v in record.clients(k, s).values()] for k in record.methods
@@ -64,7 +64,7 @@ def forest(record: Record, named: bool = True) -> Chart | None:
 
 
 def intervals(title: str, caption: str, what: str, rows: Mapping[str, Difference], m: Measure) -> Chart:
-    """Differences, a row each, by their names."""
+    """Differences, a row each."""
     data = [charts.interval(name, d, m.scale, kind=d.verdict) for name, d in rows.items()]
     alt = "; ".join(f"{name} {worth.bracket(d, m)}" for name, d in rows.items())
     return Chart(title, caption, charts.forest(data, what), f"{title}: {alt}.")
@@ -94,9 +94,9 @@ def clients(w: Worth, m: Measure) -> Chart:
 
 
 def curve(record: Record, by: tables.By, metric: str | None = None) -> Chart | None:
-    """A metric by round, traffic or time; None where nobody has it.
+    """A metric by round, traffic or time; None if no method has it.
 
-    By default it is the headline, of global models or of clients' own: those that more methods have.
+    By default it is the headline, of global models or of clients' own: whichever more methods have.
     """
     m = record.headline
     have = {name: sum(name in record.numbers.names(k) for k in record.methods) for name in (m.shared, m.own)}
@@ -128,7 +128,7 @@ MOST_COLUMNS = 100
 
 
 def labels(first: DataSplit) -> Chart | None:
-    """The share of each label at each client, darker where it is more."""
+    """The share of each label at each client, as shades."""
     if not first.label_counts or len(first.label_counts[0]) < 2:
         return None
     clients = [
@@ -141,13 +141,13 @@ def labels(first: DataSplit) -> Chart | None:
 def shares(
     title: str, sites: Sequence[tuple[str, int, Sequence[float]]], classes: Sequence[str], site: str, what: str
 ) -> Chart:
-    """The share of each class at each site, darker where it is more.
+    """The share of each class at each site, as shades.
 
     Args:
-        title: The chart's.
-        sites: Name of each, its rows, and those of each class.
+        title: The chart's title.
+        sites: Name of each site, its rows, and its rows of each class.
         classes: Their names.
-        site, what: What a site, and what the classes, are called.
+        site, what: Names for a site, and for the classes.
     """
     cells = [
         {"column": f"{name} ({rows:,})", "row": label, "value": n / (sum(counts) or 1)}

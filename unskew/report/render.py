@@ -1,4 +1,4 @@
-r"""Writes a table as text, Markdown, LaTeX, CSV or HTML: no other place writes one.
+r"""Writes a table as text, Markdown, LaTeX, CSV or HTML.
 
 LaTeX needs `\usepackage{booktabs}` and UTF-8; names are escaped.
 """
@@ -28,7 +28,7 @@ NAME_WIDTH = 28
 
 
 def frame(table: Table) -> Columns:
-    """The table's numbers, unrounded where the table has them, else its cells."""
+    """The table's numbers, unrounded if it has them, else its cells."""
     if table.data:
         return table.data
     heads = [", ".join(filter(None, part)) or f"column {k}" for k, part in enumerate(table.head)]
@@ -37,7 +37,7 @@ def frame(table: Table) -> Columns:
 
 # ---------------------------------------------------------------- text
 def text(table: Table, width: int = WIDTH, note: bool = True) -> str:
-    """The table in lines of at most `width` characters: columns that do not fit follow below."""
+    """The table in lines of at most `width` characters; columns that do not fit follow below."""
     names = [(e.name + f" ({e.below})" * bool(e.below)) for e in table.entries]
     first = [table.head[0][0], "", *names]
     columns = [
@@ -130,7 +130,7 @@ def _escaped(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""The table as a `tabular` between rules of booktabs, its caption and note as comments."""
+    r"""The table as a `tabular` with rules of booktabs; caption and note are comments."""
     rows = []
     for e in table.entries:
         cells = [rf"\textbf{{{_escaped(c)}}}" if k in e.bold else _escaped(c) for k, c in enumerate(e.cells)]
@@ -162,7 +162,7 @@ def as_csv(columns: Columns, separator: str = ",", decimal: str = ".") -> str:
 
 # ---------------------------------------------------------------- HTML
 def html(table: Table, swatches: Mapping[str, Markup] = MappingProxyType({})) -> Markup:
-    """The table as an HTML element, with its caption; its note is a paragraph below.
+    """The table as an HTML element with its caption, and its note as a paragraph below.
 
     `swatches` stand beside the names of methods.
     """
@@ -185,7 +185,7 @@ def templates() -> jinja2.Environment:
 
 
 def unbroken(cell: str) -> str:
-    """A text that may break at its spaces, but not inside an interval, after a ± or before a %."""
+    """Text that may break at spaces, but not inside an interval, after a ± or before a %."""
     return re.sub(r"\[[^][]*\]|± | %", lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), cell)
 
 

@@ -1,7 +1,7 @@
-"""The tables of a run, or of several as one: each is built here once, for the terminal, papers and pages.
+"""The tables of a run, or of several as one, for the terminal, papers and pages.
 
-Values of a column are spreads over seeds, or differences with their intervals.  Cells are text for people; the frame
-has the numbers unrounded, accuracies as fractions, and None where nothing was measured.
+Values of a column are spreads over seeds, or differences with their intervals.  Cells are text; the frame has unrounded
+numbers, accuracies as fractions, and None where nothing was measured.
 """
 
 import math
@@ -31,7 +31,7 @@ Value = Spread | Difference
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table of results: title, unit, each method's value and how it is written, and who leads."""
+    """A column of the table of results: title, unit, each method's value and its format, and who leads."""
 
     title: str
     unit: str
@@ -42,7 +42,7 @@ class TableColumn:
 
 # ---------------------------------------------------------------- the table of results
 def columns(record: Record) -> dict[str, TableColumn]:
-    """Every column that the run can have, by the names that `headline` takes."""
+    """Every possible column of the run, by the names that `headline` takes."""
     m, methods, last = record.headline, record.methods, last_words(record)
     seeds = {method: counted_seeds(record, method) for method in methods}
     base, tail, ends = record.baseline, tables.steadier(record), "points, " * m.percent + "95 %"
@@ -156,8 +156,7 @@ def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> 
 def frame(record: Record, shown: Mapping[str, TableColumn] | None = None) -> Columns:
     """The table of results unrounded: a row for each method.
 
-    A mean has its standard deviation over seeds beside it as NAME_std, a difference its interval as NAME_low_95 and
-    NAME_high_95.
+    A mean has its standard deviation over seeds as NAME_std, a difference its interval as NAME_low_95 and NAME_high_95.
     """
     methods = record.methods
     shown = {name: c for name, c in columns(record).items() if c.values} if shown is None else shown
@@ -185,7 +184,7 @@ def frame(record: Record, shown: Mapping[str, TableColumn] | None = None) -> Col
 
 
 def run_of(record: Record, method: str) -> Record:
-    """The run that a method belongs to, where several were merged."""
+    """The run of a method, if several were merged."""
     for name, part in record.parts.items():
         if method.removeprefix(f"{name}/") in part.methods:
             return replace(part, name=name)
@@ -211,7 +210,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
 
 # ---------------------------------------------------------------- differences and gains
 def differences(record: Record, base: str | None = None) -> list[Table]:
-    """Paired differences to `base`, by default the run's baseline: by the last round, steadier, and of own models."""
+    """Paired differences to `base`, by default the run's baseline: in the last round, steadier, and of own models."""
     base = record.baseline if base is None else base
     m, tail = record.headline, tables.steadier(record)
     kinds = {
@@ -276,9 +275,9 @@ MOST_CLIENTS = 100
 
 
 def by_client(record: Record) -> Table:
-    """Each client's result under each method, and its gain over training alone where clients have names.
+    """Each client's result under each method, and its gain over training alone if clients have names.
 
-    Of many clients the table has those with the most test rows, but its frame has all.
+    With many clients the table has those with the most test rows; its frame has all.
 
     Raises:
         RunError: If the run has no results of single clients.
@@ -348,11 +347,10 @@ def by_client(record: Record) -> Table:
 
 # ---------------------------------------------------------------- clients that came after training
 def unseen(record: Record) -> Table:
-    """Clients that trained beside unseen ones, as served and adapted; no row in a run without these.
+    """Clients that trained beside unseen ones, before and after adapting; empty without unseen clients.
 
-    The gap, of clients that trained minus unseen ones, has an interval over seeds and one over clients, Welch's, of
-    the clients' values in each seed, averaged over the seeds: how far the mean of so few can be trusted.  Clients that
-    have names are the same people under another seed, so that more seeds do not make it narrower.
+    The gap, trained minus unseen, has an interval over seeds and one over clients (Welch's, averaged over seeds).
+    Named clients are the same under every seed, so more seeds do not make the latter narrower.
     """
     m, every = record.headline, columns(record)
     anew = not any(split.client_names for split in record.partitions.values())
@@ -409,7 +407,7 @@ def traffic(record: Record) -> Table:
 
 
 def lost(record: Record) -> Table:
-    """Clients that were asked and did not reply, by method and reason, all seeds together."""
+    """Clients that did not reply, by method and reason, over all seeds."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for f in record.failures:
         groups.setdefault((f["method"], f["reason"]), []).append((f["round"], f["client"]))
@@ -432,7 +430,7 @@ SURE = {
 
 
 def forecast(record: Record) -> Table | None:
-    """The forecast in plan.json beside the run; None without one, or while the run has not finished."""
+    """The forecast in plan.json beside the run's costs; None without one, or while the run has not finished."""
     plan, summary = record.predicted, record.summary
     if plan is None or summary is None:
         return None
@@ -473,7 +471,7 @@ ON_AIR = {"bandwidth | MHz·s": "hz_s", "sub-frames": "subframes", "on air | s":
 def costs(
     rows: Sequence[Mapping[str, Any]], measures: Sequence[Measure], ledger: str, channel: str, target: str | None
 ) -> list[Table]:
-    """Tables of a cost summary (`unskew.pricing.summary`): what was sent, on the air, and until the target."""
+    """Tables of a cost summary (`unskew.pricing.summary`): traffic, costs on the air, and until the target."""
     aim, prefix = f"until {' and '.join(m.label for m in measures)} {target}", "to_target."
     scales = {m.name: m.scale for m in measures} | {"hz_s": 1e-6}
     parts = {

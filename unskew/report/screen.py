@@ -1,4 +1,4 @@
-"""A run as a terminal and Python show it: its table, the verdict in a sentence, and notes of a line each."""
+"""A run in a terminal: its table, the verdict in a sentence, and notes of a line each."""
 
 import textwrap
 from dataclasses import replace
@@ -9,7 +9,7 @@ from unskew.report import render, results, verdict
 
 
 def screen(record: Record, width: int, most: int = 1) -> str:
-    """The run in at most 25 lines, if it has no more than a dozen methods.
+    """The run in at most 25 lines (for up to a dozen methods).
 
     Args:
         record: The run, or several as one.

@@ -1,4 +1,4 @@
-"""The parts a report is made of: figures, tables, and sections that hold them."""
+"""The parts of a report: figures, tables and sections."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure and the words around it.
+    """A figure with its words.
 
     Attributes:
         title, caption: What it shows, and how it is read.
-        drawing: An Altair chart, which is drawn when a page needs it; None where `html` is the figure.
-        described: Alternative text: what it shows, by default its title and caption.
+        drawing: An Altair chart, drawn when a page needs it; None if `html` is the figure.
+        described: Alternative text, by default title and caption.
         wide: True if it takes the page's width.
         html: A figure that is no chart, such as a table of images.
     """
@@ -40,7 +40,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: its name, its cells, the note below the name, and the numbers of bold cells, from 0."""
+    """A row of a table: its name, its cells, the note below the name, and the indices of bold cells."""
 
     name: str
     cells: tuple[str, ...]
@@ -50,15 +50,15 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers side by side, as `unskew.report.render` writes them; rows of methods have these in the first column.
+    """A table, which `unskew.report.render` writes; in rows of methods the first column names them.
 
     Attributes:
         caption: What the table shows.
         head: (title, unit) of each column, the first for the rows' names.
         entries: The rows.
         note: How the numbers are read.
-        text: Columns of words, counted from 0; the others are of numbers.
-        data: The same unrounded, for programs; empty if the cells are all there is.
+        text: Indices of columns of words; the others are of numbers.
+        data: The same unrounded; empty if the cells are all there is.
     """
 
     caption: str
@@ -77,7 +77,7 @@ def table(
     words: Sequence[int] = (),
     data: Columns | None = None,
 ) -> Table:
-    """Make a table.  In its head `rows | tested` is a title and its unit; `words` are the columns of words.
+    """Make a table.  In its head `rows | tested` is a title and its unit; `words` are indices of columns of words.
 
     A row may be its name and its cells.
     """
@@ -92,15 +92,15 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def seen(privacy: Privacy) -> tuple[str, str, str]:
-    """Cells with what is guaranteed, and what the server and clients saw."""
+    """Cells on what is guaranteed, and what the server and clients saw."""
     return privacy.guarantee, sentence(privacy.server), sentence(privacy.clients)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text as it is.
+    """A folded part of a page: a paragraph, figures side by side, wide figures, tables, then text.
 
-    `about` says in a line what is in it; by default its pictures and tables are counted.
+    `about` is a line on its content; by default its pictures and tables are counted.
     """
 
     title: str
@@ -114,7 +114,7 @@ class Section:
     def of(
         cls, title: str, lead: str, charts: Iterable[Chart | None], tables: Iterable[Table | None], about: str = ""
     ) -> "Section":
-        """A section of those charts and tables that are there and have rows."""
+        """A section of the given charts and of tables with rows; None is left out."""
         return cls(title, lead, tuple(filter(None, charts)), tuple(t for t in tables if t and t.entries), about)
 
     @property
@@ -125,11 +125,11 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class SectionKind:
-    """A section about what methods report of their rounds.
+    """A section on what methods report of their rounds.
 
     Attributes:
         about: Description in one line.
-        types: The types of info (`unskew.info`) that it draws, subtypes too; the report has the section if a method
+        types: The types of info (`unskew.info`) that it draws, with subtypes; the report has the section if a method
             reported one.
         draw: Draws it from the run's record, the labels of those methods and all methods' colours; None if there is
             nothing to show.

@@ -1,6 +1,6 @@
-"""A copy of a run's folder to give to others: results without data, models, or anything about single examples.
+"""A copy of a run's folder for others: results without data, models, or anything about single examples.
 
-Only what is listed here is copied, so that nothing new in a run's folder gets out by itself.
+Only what is listed here is copied.
 """
 
 import json
@@ -34,18 +34,18 @@ OF_TASK = ("data_dir", "data_options")
 
 
 def share(folder: Path, out: Path) -> Path:
-    """Copy what others may read of a run into a new folder, from which reports and tables can be made.
+    """Copy the shareable part of a run into a new folder, which is enough for reports and tables.
 
-    It has the results, those of each client among them, what was sent, numbers of examples by client and class, and the
-    report.  It lacks the data and their rows, models and checkpoints, results by test row, what methods report but for
-    the privacy spent, words and numbers of columns, paths and the command line.
+    It has results (also of each client), traffic, numbers of examples by client and class, and the report.  It lacks
+    data and rows, models and checkpoints, results by test row, methods' reports except privacy spent, words and numbers
+    of columns, paths and the command line.
 
     Args:
-        folder: Folder of a run that has ended.
+        folder: Folder of a finished run.
         out: The copy.
 
     Raises:
-        RunError: If the run has not ended, cannot be read, or `out` exists or cannot be written.
+        RunError: If the run has not finished, cannot be read, or `out` exists or cannot be written.
     """
     require_done(folder)
     if taken(out):

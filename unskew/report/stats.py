@@ -1,6 +1,6 @@
 """Statistics over seeds: spread, Student's interval of a mean, and curves with their lowest and highest seed.
 
-Used by reports and by reproductions, so that both decide by the same interval.
+Reports and reproductions use the same intervals.
 """
 
 import math
@@ -26,15 +26,15 @@ UNCORRECTED = "its interval excludes zero, but not when corrected for the number
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of two methods, its interval, and what that shows; fractions for accuracies.
+    """The mean difference of two methods, its interval, and a verdict; fractions for accuracies.
 
     Attributes:
         mean: Mean over seeds.
-        low, high: Its interval, of 95 % unless asked otherwise; None if there is none.
-        over: What the interval is over, or most of it; empty without one.
-        per_row: Of a mean over sites, the mean in which each test row counts alike; None where their number is unknown.
-        verdict: If it is shown to gain or lose, is level within what was asked for, or is open.
-        why: The reason why it has no interval, or no verdict though the interval has one; empty if none is needed.
+        low, high: Its interval, by default of 95 %; None without.
+        over: What mainly varies in the interval; empty without one.
+        per_row: For a mean over sites, the mean with equal weight for each test row; None if their number is unknown.
+        verdict: gains, loses, level or open.
+        why: Why it has no interval, or no verdict despite one; empty if none is needed.
     """
 
     mean: float
@@ -52,7 +52,7 @@ At = Callable[[float], Difference]
 
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds; `undefined` is the number of further seeds under which there is none."""
+    """Values over seeds; `undefined` is the number of further seeds without one."""
 
     values: tuple[float, ...]
     undefined: int = 0
@@ -80,7 +80,7 @@ class Curve:
 
 
 def curve(x: Iterable[float], columns: Sequence[Sequence[float]], seeds: int) -> Curve:
-    """A curve from the values at each `x`, at least one each.
+    """A curve from the seeds' values at each `x`, at least one each.
 
     >>> curve((1, 2), [(0.25, 0.75), (0.5, 1.0)], 2)
     Curve(x=(1.0, 2.0), mean=(0.5, 0.75), low=(0.25, 0.5), high=(0.75, 1.0), seeds=2)
@@ -105,10 +105,9 @@ def interval(
 ) -> tuple[float, float] | None:
     """Student's t interval of the mean: `mean ± t_{(1 + confidence)/2, n-1} s / sqrt(n)`.
 
-    With `sequential` it is the interval that may be looked at after every seed (`unskew.run.decide`).
-
-    None with fewer than two values, with one that is not finite, or when all are equal but not zero: without spread
-    the formula would claim certainty from the resolution of a small test set.
+    With `sequential` it is a confidence sequence, valid after every seed (`unskew.run.decide`).  None with fewer than
+    two values, with one that is not finite, or when all are equal but not zero: equal values come from the resolution
+    of a small test set, and do not show certainty.
 
     >>> low, high = interval([0.01, 0.02, 0.03])
     >>> f"{low:.4f} {high:.4f}"
@@ -130,7 +129,7 @@ Ends = tuple[float, float]
 
 
 def reading(ends: Ends, lower: bool = False, narrow: float = 0.0) -> Verdict:
-    """What an interval shows: it excludes zero, it does not but is narrower than this, or neither.
+    """Verdict from an interval: it excludes zero, it has zero in it and is narrower than `narrow`, or neither.
 
     With `lower`, below zero is better.
     """
@@ -141,10 +140,10 @@ def reading(ends: Ends, lower: bool = False, narrow: float = 0.0) -> Verdict:
 
 
 def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset[str]:
-    """The effects whose interval excludes zero when it is corrected for their number (S. Holm, 1979).
+    """The effects whose interval excludes zero after correction for their number (S. Holm, 1979).
 
-    Each is a function from the confidence to its interval.  Of k effects those that exclude zero at 1 - .05 / k stand;
-    then of the rest those that do at theirs; and so on.
+    Each is a function from the confidence to its interval.  Of k effects, those that exclude zero at 1 - .05 / k stand;
+    then the same for the rest.
     """
     stand: frozenset[str] = frozenset()
     while left := effects.keys() - stand:
@@ -157,7 +156,7 @@ def standing(effects: Mapping[str, Callable[[float], Ends | None]]) -> frozenset
 
 
 def corrected(differences: Mapping[str, At]) -> dict[str, Difference]:
-    """Differences that are open where their intervals exclude zero, but not when corrected for their number (Holm)."""
+    """Differences with Holm's correction: those whose interval excludes zero only without it become open."""
     every = {name: at(CONFIDENCE) for name, at in differences.items()}
 
     def ends(at: At, confidence: float) -> Ends | None:
@@ -178,9 +177,9 @@ def welch(
 ) -> tuple[float, float] | None:
     """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
 
-    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m, that of the mean
-    over k seeds the sum over seeds divided by k^2; its degrees of freedom are Welch and Satterthwaite's.  Where seeds
-    have clients in common, more seeds are not more clients: it is then as wide as a seed's on average.
+    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m; that of the mean
+    over k seeds is their sum divided by k^2.  Degrees of freedom are Welch and Satterthwaite's.  If seeds share clients
+    (`drawn_anew` false), it is as wide as a seed's on average.
 
     >>> for drawn_anew in (True, False):
     ...     low, high = welch(2 * [((0.8, 0.9), (0.5, 0.7))], drawn_anew)

@@ -1,9 +1,8 @@
 """The numbers of a run: pure functions from its record.
 
-The headline is the last evaluation.  The mean of the last fifth of evaluations is steadier and stands beside it.  The
-best evaluation was picked on the test data, so it is optimistic and labelled.  Spreads are standard deviations over
-seeds (ddof 1).  Two methods are compared by their differences on the same seeds, with Student's t interval: the seed
-fixes split and initial weights, and most of the spread over seeds is common to both.
+The headline is the last evaluation; the mean of the last fifth of evaluations is steadier.  The best evaluation was
+picked on the test data, so it is optimistic.  Spreads are standard deviations over seeds (ddof 1).  Two methods are
+compared by paired differences over seeds, with Student's t interval.
 """
 
 import math
@@ -30,7 +29,7 @@ BOUNDS: dict[Bound, str] = {"lower": "training alone", "pooled": "pooled data"}
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Difference):
-    """Method minus reference on the same seeds: the values of the seeds, and `at` with another confidence."""
+    """Method minus reference on the same seeds: the values by seed, and `at` for another confidence."""
 
     method: str
     bound: Bound | None
@@ -40,15 +39,14 @@ class Paired(Difference):
 
 
 def bounds(record: Record) -> dict[str, str]:
-    """The methods that do not compete, and what they are, in words."""
+    """The methods that do not compete, with a description."""
     return {m: BOUNDS[bound] for m in record.methods if (bound := record.cell(m).bound) is not None}
 
 
 def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
-    """The seeds that a method's row counts, ascending.
+    """The seeds that a method's row counts, ascending, without those under which it diverged.
 
-    All of them in a finished run but those under which it diverged.  In an unfinished one, the seeds that came as far
-    as the furthest: a mean over seeds at different rounds would measure the moment of the interruption.
+    In an unfinished run these are the seeds at the latest round, since seeds at different rounds cannot be averaged.
     """
     left = {c.seed for c in record.cells if c.method == method} - record.diverged_seeds(method)
     seeds = {seed: record.numbers.reached(method, seed) for seed in left}
@@ -59,8 +57,7 @@ def counted_seeds(record: Record, method: str) -> tuple[int, ...]:
 def client_pairs(record: Record, method: str, base: str) -> dict[int, dict[int, tuple[float, float]]]:
     """Results of clients under a method and under another, (one, other) by client and seed, where both are known.
 
-    In an unfinished run a seed counts if both methods reached the same round.  In a finished one all count: where
-    training may end early the last round is an outcome, and seeds are not chosen by outcomes.
+    In an unfinished run a seed counts if both methods reached the same round; in a finished one all count.
     """
     by_seed = {}
     for seed in counted_seeds(record, method):
@@ -75,7 +72,7 @@ _PARTS = {"mean": "", "weighted": "by rows", "worst_decile": "worst tenth of cli
 
 
 def in_words(record: Record, metric: str) -> tuple[str, str, Measure]:
-    """What a metric is called, what it is over where that is to be said, and its measure."""
+    """A metric's name, its scope if needed, and its measure."""
     whose, name, part, *_ = *metric.split("."), "", ""
     plain = Measure(name, name, low=None, high=None, percent=False)
     m = next((m for m in (record.headline, *record.asked) if m.name == name), plain)
@@ -84,7 +81,7 @@ def in_words(record: Record, metric: str) -> tuple[str, str, Measure]:
 
 
 def last_words(record: Record) -> str:
-    """Rounds that the steadier number averages, in words: `last fifth` or `last 10`."""
+    """The rounds of the steadier number, in words: `last fifth` or `last 10`."""
     return f"last {configured(record).get('mean_last') or 'fifth'}"
 
 
@@ -92,10 +89,10 @@ T = TypeVar("T", bound=Info)
 
 
 def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, T]]:
-    """Reports of a type by a method, by seed and round, under the seeds that count.
+    """Reports of a type by a method, by seed and round, under the counted seeds.
 
     Raises:
-        RunError: If a row is not as the type is.
+        RunError: If a row does not fit the type.
     """
     counted, by_seed = counted_seeds(record, method), dict[int, dict[int, T]]()
     for seed, at, info in info_of(record, method, kind) if method in record.reports(kind) else ():
@@ -105,12 +102,12 @@ def reported(record: Record, method: str, kind: type[T]) -> dict[int, dict[int, 
 
 
 def last(record: Record, method: str, kind: type[T]) -> dict[int, T]:
-    """The last report of each seed that counts."""
+    """The last report of each counted seed."""
     return {seed: rounds[max(rounds)] for seed, rounds in reported(record, method, kind).items()}
 
 
 def of_first_seed(record: Record, methods: Sequence[str], kind: type[T]) -> dict[str, T]:
-    """The last report of each method's first seed, of those methods that have one."""
+    """The last report of each method's first seed, for methods that have one."""
     every = {m: last(record, m, kind) for m in methods}
     return {m: of[min(of)] for m, of in every.items() if of}
 
@@ -122,7 +119,7 @@ Pick = Callable[[Mapping[int, float], Collection[int]], float | None]
 def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: Pick = last_value) -> Spread | None:
     """A method's results under these seeds; None if none is defined.
 
-    Seeds under which it diverged are counted as such: it is not as good as the others let it seem.
+    Diverged seeds are counted as undefined.
     """
     numbers = record.numbers
     values = [pick(numbers.curve(method, s, name), numbers.evaluated(method, s, name)) for s in seeds]
@@ -132,7 +129,7 @@ def results(record: Record, method: str, seeds: Sequence[int], name: str, pick: 
 
 
 def diverged(record: Record) -> tuple[str, ...]:
-    """Sentences on methods that diverged: under how many seeds, and in which rounds."""
+    """Notes on methods that diverged: under how many seeds, and in which rounds."""
     sentences = []
     for method in record.methods:
         rounds = [f"seed {r['seed']} in round {r['round']}" for r in record.diverged if r["method"] == method]
@@ -146,7 +143,7 @@ def diverged(record: Record) -> tuple[str, ...]:
 
 
 def steadier(record: Record) -> Pick:
-    """Picks the mean of the last evaluations, or nothing in a run of so few that it is the last one alone."""
+    """The mean of the last evaluations; None in a short run, where it is the last one."""
     last, names = configured(record).get("mean_last"), (record.headline.shared, record.headline.own)
     evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
     several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
@@ -159,11 +156,11 @@ def paired(
     base: str | None = None,
     pick: Pick = last_value,
 ) -> tuple[Paired, ...]:
-    """Last-evaluation differences to `base` over common seeds, for each method that measured `metric`.
+    """Differences to `base` in the last evaluation over common seeds, for each method with `metric`.
 
-    Without `metric` it is the headline of the global model, without `base` the reference; `pick` takes another number
-    from a curve than the last.  In an unfinished run a seed counts only if both methods were evaluated last at the same
-    round.  Of merged runs that are not comparable there are none.
+    By default `metric` is the global headline and `base` the baseline; `pick` takes another number from a curve.  In an
+    unfinished run a seed counts only if both methods were last evaluated in the same round.  Merged runs that cannot be
+    compared have none.
     """
     base = record.baseline if base is None else base
     metric = metric or record.headline.shared
@@ -185,7 +182,7 @@ def paired(
 
 
 def for_own_models(record: Record) -> frozenset[str]:
-    """Methods that are for the clients' own models, by the method's name or since they have no global one."""
+    """Methods for the clients' own models: personalised ones, or without a global model."""
     if record.for_own is not None:
         return record.for_own
     entries = configured(record).get("methods", [])
@@ -212,8 +209,7 @@ def difference(
 ) -> Paired:
     """A row of differences: one for each seed, at least one, with their mean and its interval.
 
-    `until` is the width at which an interval is narrow, in a run that adds seeds until it excludes zero or is narrow;
-    it then allows for a look after every seed.
+    With `until`, the width of a narrow interval in a run that adds seeds, the interval is a confidence sequence.
     """
     values = tuple(by_seed.values())
     mean = statistics.fmean(values)
@@ -231,11 +227,10 @@ def difference(
 
 
 def leader(record: Record, metric: str | None = None) -> str | None:
-    """The method that is better than every other in `metric` by the interval of their paired differences.
+    """The method that is better than every other in `metric`, by the intervals of paired differences; else None.
 
-    Without `metric` it is the headline of the global model.  Bounds do not take part.  None if there is no
-    other method, or an interval is missing or reaches zero, or all seeds have the same test rows: then an interval over
-    seeds does not tell which method is better on others.
+    By default `metric` is the global headline.  Bounds do not take part.  None also if an interval is missing, or if
+    all seeds have the same test rows, as intervals over seeds do not cover other rows.
     """
     if record.same_test_rows:
         return None
@@ -256,7 +251,7 @@ SAME_TEST_ROWS = "All seeds share the same test rows: ± and differences do not 
 
 
 def left_out(record: Record) -> str:
-    """A sentence on the chance that ± and intervals leave out where seeds share test rows; else empty."""
+    """A note that ± and intervals do not cover the choice of test rows, if seeds share them; else empty."""
     if len(record.seeds) < 2:
         return ""
     if record.same_test_rows:
@@ -270,10 +265,10 @@ By = Literal["round", "traffic", "time"]
 
 
 def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
-    """`name` over the counted seeds, at the rounds that every one of them has; None if there are none.
+    """`name` over the counted seeds, at the rounds that all of them have; None if there are none.
 
-    By traffic x is the MB sent, by time the seconds taken, simulated where clients have a pace, up to and including a
-    round, averaged over seeds; None if that is nothing.
+    By traffic x is the MB sent, by time the seconds taken (simulated, if clients have a pace), up to and with a round,
+    averaged over seeds; None if that is zero.
     """
     seeds = counted_seeds(record, method)
     by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])
@@ -286,12 +281,12 @@ def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | N
 
 
 def clock_of(record: Record) -> str:
-    """The metric that charts by time are drawn over."""
+    """The metric of the time axis."""
     return VIRTUAL_CLOCK if VIRTUAL_CLOCK in record.numbers.names() else CLOCK
 
 
 def quantity(mean: float, std: float | None = None) -> str:
-    """A mean to three figures, whole numbers as they are, with its deviation to the same place.
+    """A mean to three figures (whole numbers unrounded), with its deviation to the same place.
 
     >>> quantity(11.0), quantity(1.5, 0.7071), quantity(12345.6, 0.0), quantity(0.00012)
     ('11', '1.50 ± 0.71', '12,346', '0.00012')
@@ -314,7 +309,7 @@ def span(values: Spread | None) -> str:
 
 
 def with_spread(spread: Spread | None, measure: Measure = ACCURACY) -> str:
-    """Mean ± std of a measure's values, fractions in percent; just the mean for one seed, a dash if not measured.
+    """Mean ± std of a measure's values, fractions in percent; the mean for one seed, a dash without values.
 
     >>> with_spread(Spread((0.8, 0.9))), with_spread(Spread((0.8,))), with_spread(None)
     ('85.0 ± 7.1', '80.0', '–')

@@ -1,4 +1,4 @@
-"""Several runs as one: merged where they differ in their methods alone, else the reasons why not."""
+"""Merges runs that differ only in their methods; for others gives the reasons why not."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -60,7 +60,7 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
 
 
 def incomparable(parts: Mapping[str, Record]) -> tuple[str, ...]:
-    """Sentences on why runs, by their names, cannot be compared, each against the first; empty if they can."""
+    """Why runs cannot be compared with the first, in sentences; empty if they can."""
     sentences = []
     name, first = next(iter(parts.items()), ("", None))
     for other_name, other in parts.items():
@@ -110,7 +110,7 @@ def _conditions(record: Record) -> dict[str, str]:
 
 
 def evaluated_otherwise(parts: Mapping[str, Record]) -> str:
-    """A sentence on runs that were evaluated in other rounds, which their last round does not show; empty if none."""
+    """A note on runs that were evaluated in other rounds; empty if none."""
     by_rule: dict[str, list[str]] = {}
     for name, record in parts.items():
         settings = configured(record)
@@ -124,7 +124,7 @@ def evaluated_otherwise(parts: Mapping[str, Record]) -> str:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by their dotted names, in short form.
+    """Settings by their dotted names, as text.
 
     >>> flat({"outage": {"late": 0.3}, "attack": "flip"})
     {'outage.late': '0.3', 'attack': 'flip'}
@@ -136,7 +136,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def written(value: object) -> str:
-    """A configuration value in short form."""
+    """A configuration value as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {written(v)}" for k, v in value.items() if v != {}) or "none"
     if isinstance(value, list | tuple):

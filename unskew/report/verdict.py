@@ -1,4 +1,4 @@
-"""A run in words: what was run, its verdict in a sentence, and notes of a line each."""
+"""A run in words: what was run, its verdict, and notes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def _data(record: Record) -> str:
 
 # ---------------------------------------------------------------- the verdict
 def verdict(record: Record) -> str:
-    """The answer in at most 25 words: against training alone where the run has that, else against its baseline."""
+    """The answer in at most 25 words: against training alone if the run has that, else against its baseline."""
     if not record.comparable:
         return "These runs are not comparable, so no differences are given."
     if worths := worth.rivals(record):
@@ -71,7 +71,7 @@ def _worth(record: Record, worths: Sequence[Worth]) -> str:
 
 
 def of_method(record: Record, method: str) -> str:
-    """The answer about one method: against training alone where the run has that, else that about the run."""
+    """The answer on one method: against training alone if the run has that, else that of the run."""
     own = next((w for w in worth.worths(record) if w.method == method), None) if record.comparable else None
     if own is None:
         return verdict(record)
@@ -105,7 +105,7 @@ def _better(record: Record, base: str, rows: Sequence[Paired]) -> str:
 
 
 def in_words(gain: Difference, m: Measure, confidence: float = CONFIDENCE) -> str:
-    """A difference with its unit and interval, which has this confidence."""
+    """A difference with its unit and its interval of this confidence."""
     unit = " points" if m.percent else f" in {m.label}"
     if gain.low is None or gain.high is None:
         return f"{m.signed(gain.mean)}{unit}"
@@ -128,7 +128,7 @@ def _reached(record: Record) -> str:
 
 
 def compared(record: Record) -> list[Paired]:
-    """Differences to the baseline, judged as so many: by the global model, or by clients' own of methods for these."""
+    """Differences to the baseline with Holm's correction: of the global model, or of clients' own for such methods."""
     own = tables.for_own_models(record)
     by_own = {d.method: d for d in tables.paired(record, record.headline.own) if d.method in own}
     every = [*(d for d in tables.paired(record) if d.method not in by_own), *by_own.values()]
@@ -138,7 +138,7 @@ def compared(record: Record) -> list[Paired]:
 
 
 def undecided(record: Record) -> bool:
-    """True if a method cannot be told apart from the run's baseline, and more of its seeds might."""
+    """True if a comparison with the baseline is open, and more seeds might decide it."""
     if record.until is not None or not record.headline.percent:
         return False
     consecutive = record.seeds == tuple(range(record.seeds[0], record.seeds[0] + len(record.seeds)))
@@ -147,7 +147,7 @@ def undecided(record: Record) -> bool:
 
 # ---------------------------------------------------------------- notes
 def serious(record: Record) -> tuple[str, ...]:
-    """Notes that a reader must not miss: runs that are not finished, stopped or diverged, and damaged files."""
+    """Notes that a reader must not miss: unfinished, stopped or diverged runs, and damaged files."""
     notes = []
     if len(record.diverged) == len(record.cells):
         notes.append("This run has no results: every method diverged under every seed.")
@@ -166,7 +166,7 @@ def serious(record: Record) -> tuple[str, ...]:
 
 
 def notes(record: Record) -> tuple[str, ...]:
-    """Every other note: why several runs cannot be compared, the record's, and what numbers leave out."""
+    """All other notes: why runs cannot be compared, notes of the record, and what numbers leave out."""
     apart = (*together.incomparable(record.parts), together.evaluated_otherwise(record.parts))
     several = (*apart, *record.notes, *_of_gains(record))
     several += (_undefined(record), _evaluated(record), set_apart(record))
@@ -215,10 +215,10 @@ def _some(names: Sequence[str], what: str) -> str:
 
 
 def unsettled(record: Record) -> str:
-    """A sentence saying that training alone had not settled; empty if it had, or that is not known.
+    """A note that training alone had not converged; empty if it had, or if unknown.
 
-    It had not if its mean over clients changed in the last quarter of the rounds by more than a hundredth, or by more
-    than a standard error over all test examples if that is larger.
+    It had not if its mean over clients changed in the last quarter of the rounds by more than a hundredth, and more
+    than a standard error over all test examples.
     """
     base, m = worth.alone(record), record.headline
     mean = None if base is None else tables.curve(record, base, m.own)
@@ -249,10 +249,7 @@ def _evaluated(record: Record) -> str:
 
 
 def set_apart(record: Record) -> str:
-    """A sentence on further settings that differ from the baseline's: local training and clients' weights.
-
-    Methods have the defaults of their papers, where some train with momentum and some weigh all clients equally.
-    """
+    """A note on settings beside the method that differ from the baseline's: local training and clients' weights."""
     settings: dict[str, Mapping[str, str]] = {}
     bases = []
     for name, run in (record.parts or {"": record}).items():

@@ -1,31 +1,28 @@
-"""Is federation worth it, and for whom: gains over training alone, client by client, and their intervals.
+"""Gains over training alone, for each client and on average, with intervals.
 
 The result of a client is the headline of its own model on its own test data.  A gain is that minus the client's result
-of training alone in the same run, with the sign turned where lower is better: above zero the client is better
-off.  Reports, advice and tuning decide by the same interval, which is over seeds and over the client's test rows.
+of training alone in the same run, with the sign turned if lower is better.  Reports, advice and tuning use the same
+interval, over seeds and over test rows.
 
-Two kinds of chance are in a gain: seeds, which stand for initial models, cohorts and batches, and the client's test
-rows, which are often the same under every seed, so that more seeds do not make up for few rows.  The variance of the
-mean over k seeds is that over seeds, divided by k, plus that over rows of their differences, averaged over seeds; the
-half-width is Student's t times the root of the sum, with the degrees of freedom of B. L. Welch, "The generalization of
-'Student's' problem when several different population variances are involved", Biometrika 34, 1947.  Where a part has a
-single degree of freedom, as with two seeds, that is too narrow (9 % of intervals miss instead of 5 %); the squares of
-both parts' half-widths are added instead, as they are where seeds were added until a comparison was decided.  Chance of
-a row under one seed is in both variances: if there is little else, the interval is wider than it has to be.
+A gain varies with seeds (initial models, cohorts and batches) and with the client's test rows, which are often the same
+under every seed.  The variance of the mean over k seeds is that over seeds, divided by k, plus that over rows of their
+differences, averaged over seeds; the half-width is Student's t times the root of the sum, with the degrees of freedom
+of B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
+Biometrika 34, 1947.  If a part has one degree of freedom (two seeds), that is too narrow: 9 % of intervals miss instead
+of 5 %.  Then, and for confidence sequences, the squares of both half-widths are added.  Variance of a row under one
+seed is in both parts, so the interval may be too wide.
 
-Chance of rows is known where the run kept the result of each.  Where patients are known, and some have several rows,
-each patient counts as a row, with the sum of its rows' differences (`unskew.data.patients.by_patient`).  For shares of
-rows the interval is the adjusted one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched
-proportions", Statistics in Medicine 24, 2005: half an observation more in each of the four cells, so that few rows
-never look certain, neither of a client nor, client by client, in the mean over them.  For an AUROC it is DeLong's of
-two correlated ones.  Without the rows, chance of a share is bounded by Agresti and Caffo's, as if the two methods erred
-independently of each other and alike under all seeds.  A client of whose rows no chance is known has no interval: seeds
-alone do not tell whether it gains.  Nor has one with fewer than `FEWEST` test examples of a class for its AUROC; if
-most have so few, nor has the mean, unless they are many.  With one seed, chance of seeds is left out.
+The variance over rows comes from the recorded result of each row.  A patient with several rows counts as one row, with
+the sum of its rows' differences (`unskew.data.patients.by_patient`).  For shares of rows the interval is the adjusted
+one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics in
+Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  For an
+AUROC it is DeLong's of two correlated ones.  Without recorded rows, a share has Agresti and Caffo's bound, as if the
+two methods erred independently and alike under all seeds.  A client without a variance over rows has no interval.  Nor
+has one with fewer than `FEWEST` test examples of a class for its AUROC; if most have so few, the mean has none either,
+unless they are many.  With one seed, the variance over seeds is left out.
 
-The mean over clients is that of these very clients where it is a mean over their rows; otherwise clients stand for
-others like them, and its interval is over seeds and clients.  Clients are the same in all seeds if the data name them;
-of others each seed's clients count by themselves.
+The mean over clients is over these clients if it is a mean over their rows.  Otherwise clients are a sample, and its
+interval is over seeds and clients.  Clients are the same in all seeds if the data name them.
 """
 
 import math
@@ -69,17 +66,17 @@ UNKNOWN = "the chance of its test examples is not known"
 
 # ---------------------------------------------------------------- a gain and its interval
 def ranked(gains: Mapping[K, Difference]) -> list[K]:
-    """Sort gains: shown to gain, undecided, shown to lose; in each part by their means."""
+    """Gains sorted: gains, undecided, loses; in each part by the mean."""
     # By means alone the first and the last of many would be those with the fewest test rows.
     return sorted(gains, key=lambda k: (("gains", "open", "loses").index(gains[k].verdict), -gains[k].mean))
 
 
 @dataclass(frozen=True)
 class Chance:
-    """A part of the chance in a mean: its variance, and the degrees of freedom of that; inf is a normal's.
+    """One source of variance of a mean: its variance, and degrees of freedom (inf for a normal).
 
-    `shift` is from the mean to the middle of its interval, as an adjusted interval's is nearer to zero; `beyond` is how
-    much farther its ends are from there than chance alone has them.
+    `shift` is from the mean to the middle of its interval, as adjusted intervals are centred nearer to zero; `beyond`
+    is added to its half-width.
     """
 
     variance: float
@@ -95,16 +92,16 @@ def gain(
     confidence: float = CONFIDENCE,
     sequential: bool = False,
 ) -> Difference:
-    """The gain from that of each seed, with its interval over seeds and over test rows, or over clients.
+    """The mean gain over seeds, with its interval over seeds and over test rows (or clients).
 
-    Without a variance over rows it has no interval, nor where neither seeds nor rows differ.
+    Without a variance over rows it has no interval, nor if neither seeds nor rows differ.
 
     Args:
         of_seeds: The gain of each seed.
-        rows: The chance in their mean that is not from seeds.
-        share: True for a share of rows, which changes by one at most.
+        rows: The variance of their mean that is not from seeds.
+        share: True for a share of rows, whose gain is at most 1.
         confidence: The interval's.
-        sequential: True if it may be looked at after every seed (`unskew.run.decide`).
+        sequential: Use a confidence sequence (`unskew.run.decide`).
     """
     mean = statistics.fmean(of_seeds) if of_seeds else math.nan
     ends = interval(of_seeds, confidence, sequential=True) if sequential and of_seeds else (mean, mean)
@@ -129,12 +126,12 @@ def mean_gain(
     confidence: float = CONFIDENCE,
     sequential: bool = False,
 ) -> Difference:
-    """The gain of the mean over sites, with that in which each test row counts alike.
+    """The gain of the mean over sites, also with equal weight for each test row.
 
     Args:
         of_seeds: The gains of each seed's sites.
-        tested: Their test rows under each seed; 0 where not known.
-        chances: The chance in the mean that is not from seeds, of sites alike and of rows alike.
+        tested: Their test rows under each seed; 0 if unknown.
+        chances: The variance of the mean that is not from seeds, for equal weights of sites and of rows.
         share, confidence, sequential: As in `gain`.
     """
 
@@ -154,10 +151,10 @@ def chance_in_mean(
     tested: Sequence[float],
     measure: Measure,
 ) -> tuple[Beside, list[Chance | None]]:
-    """The chance in a mean over sites that is not from seeds, of sites alike and of rows alike; and what it is over.
+    """The variance of a mean over sites that is not from seeds, for equal weights of sites and of rows; and its source.
 
-    Where all sites have differences by row, or a share of rows with a known chance, the mean is of these very sites;
-    otherwise they stand for others like them, and their mean gains are what is drawn.
+    If all sites have differences by row, or a share of rows with a known variance, the mean is over these sites;
+    otherwise sites are a sample.
     """
     n = np.maximum(tested, 1.0)
     weights = np.full(len(n), 1 / len(n)), n / n.sum()
@@ -171,14 +168,14 @@ def chance_in_mean(
 
 
 def over_rows(rows: Floats, share: bool, ranked: bool = False) -> Chance | None:
-    """The chance in the mean of a client's differences by row, or by patient; None if it cannot be told.
+    """The variance of the mean of a client's differences by row, or by patient; None if unknown.
 
     Args:
         rows: The differences.
         share: True for a share of rows.
-        ranked: True for DeLong's values of an AUROC, whose degrees of freedom are in them.  Of an AUROC over patients
-            they are not: it has as many as there are patients, less one (N. A. Obuchowski, "Nonparametric analysis of
-            clustered ROC curve data", Biometrics 53, 1997).
+        ranked: True for DeLong's values of an AUROC, which give the degrees of freedom.  Over patients there are as
+            many as patients, less one (N. A. Obuchowski, "Nonparametric analysis of clustered ROC curve data",
+            Biometrics 53, 1997).
     """
     n = len(rows)
     if ranked:
@@ -196,11 +193,10 @@ def _of_share(rows: Floats) -> Chance:
 
 
 def over_all_rows(known: Sequence[Floats], share: bool, weights: Floats | None = None) -> Chance:
-    """The chance in the mean over clients, from the differences by row of each, by default alike.
+    """The variance of the mean over clients, from the differences by row of each, by default with equal weights.
 
-    The variance of a row is pooled over clients; where those of few rows differ most that is too small for them, so the
-    sum of each client's own counts where it is larger.  Of shares these are adjusted, as is the interval's middle: a
-    client's only row, or rows that all agree, would look certain.
+    The variance of a row is pooled over clients, or each client's own is used if the sum is larger.  Shares are
+    adjusted, as a client with one row, or equal rows, would look certain.
     """
     w = np.full(len(known), 1 / len(known)) if weights is None else weights
     pooled = pooled_variance(known) * sum(w**2 / [len(r) for r in known])
@@ -213,17 +209,17 @@ def over_all_rows(known: Sequence[Floats], share: bool, weights: Floats | None =
 
 
 def in_mean(each: Sequence[Chance], variance: float, weights: Floats, freedom: float = math.inf) -> Chance:
-    """The chance in the mean over clients, of a given variance, where each client's interval has a shifted middle.
+    """The variance of the mean over clients, whose own intervals have shifted middles.
 
-    Shifts are smaller than chance, but add up over clients, as chance does not.  So the interval ends towards zero as
-    one around the shifted mean, and away from zero as one around the mean itself, which it could leave out otherwise.
+    Shifts add up over clients while errors cancel.  So towards zero the interval ends as one around the shifted mean,
+    and away from zero as one around the mean itself.
     """
     shift = float(weights @ [c.shift for c in each])
     return Chance(float(variance), freedom, shift / 2, abs(shift) / 2)
 
 
 def pooled_variance(rows: Sequence[Floats]) -> float:
-    """The variance of rows around their clients' means; around the mean of all where clients have a row each."""
+    """The variance of rows around their clients' means; around the mean of all if clients have one row each."""
     freedom = sum(len(r) - 1 for r in rows)
     if freedom > 0:
         return float(sum(((r - r.mean()) ** 2).sum() for r in rows)) / freedom
@@ -231,9 +227,9 @@ def pooled_variance(rows: Sequence[Floats]) -> float:
 
 
 def spread(values: Sequence[float], weights: Floats | None = None) -> Chance | None:
-    """The chance in a mean of independent values, by default alike; None where Student's interval has none.
+    """The variance of a mean of independent values, by default with equal weights; None if Student's interval has none.
 
-    With weights the variance is unbiased where that of the values is one, and as many count as weigh alike (L. Kish).
+    With weights it is unbiased for values of equal variance, and the number of values is Kish's effective one.
     """
     if interval(values) is None:
         return None
@@ -262,12 +258,11 @@ def bracket(gain: Difference | None, m: Measure) -> str:
 # ---------------------------------------------------------------- the gains of a run
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """A client of a run, what its test examples can tell, and its gain.
+    """A client of a run, and its gain.
 
-    `label` is what the data call it, or its number where they name no clients, and `seed` the only one that has it,
-    None where all have the same.  `examples` and `patients` are those of its test, 0 if not known.  `rarest` is the
-    class of which it has the fewest test examples, and how many, or how many have an event, without a class, if the
-    measure depends on that.
+    `label` is its name, or its number; `seed` is the only seed that has it, None if all have.  `examples` and
+    `patients` are those of its test part, 0 if unknown.  `rarest` is the class with the fewest test examples and their
+    number (or of events, without a class), if the measure depends on that.
     """
 
     number: int
@@ -286,27 +281,27 @@ class Client:
 
     @property
     def telling(self) -> int:
-        """The number of test examples, or patients, that limits what its result says, 0 if not known."""
+        """Number of test examples (or patients) that limits its result, 0 if unknown."""
         return self.rarest[0] if self.rarest else self.patients or self.examples
 
     @property
     def too_few(self) -> bool:
-        """True if it has too few test examples of a class, or with an event, to tell anything."""
+        """True if it has too few test examples of a class, or with an event."""
         return self.rarest is not None and self.rarest[0] < FEWEST
 
 
 @dataclass(frozen=True)
 class Worth:
-    """A method beside training alone.
+    """A method compared with training alone.
 
     Attributes:
         method, bound: Its label, and the bound it is, if any.
         at: The gain of the mean over clients, by the confidence of its interval.
-        whole: That with a 95 % interval, its verdict corrected for the number of methods (Holm).
-        beside: What its interval is over beside seeds; empty if nothing.
-        seeds, lost: Number of seeds, and of further ones of the run that tell nothing.
-        clients: The clients' gains; where clients are not the same in all seeds, those of every seed.
-        diverged: True if the method diverged under some seed, so that its gain is that of the others alone.
+        whole: The same with a 95 % interval and Holm's correction for the number of methods.
+        beside: What varies in its interval beside seeds; empty if nothing.
+        seeds, lost: Number of seeds, and of further seeds without results.
+        clients: The clients' gains; if clients differ between seeds, those of every seed.
+        diverged: True if the method diverged under some seed, which its gain leaves out.
     """
 
     method: str
@@ -321,7 +316,7 @@ class Worth:
 
     @property
     def over(self) -> str:
-        """Scope of the mean's interval, in words; empty without an interval."""
+        """What varies in the mean's interval, in words; empty without an interval."""
         return "" if self.whole.low is None else " and ".join(filter(None, ("seeds" * (self.seeds > 1), self.beside)))
 
     def count(self, verdict: str) -> int:
@@ -330,17 +325,17 @@ class Worth:
 
 
 def named(clients: Sequence[Client]) -> bool:
-    """True if clients have names: only then can somebody ask whether to join."""
+    """True if clients have names."""
     return bool(clients) and isinstance(clients[0].label, str)
 
 
 def alone(record: Record) -> str | None:
-    """The label of the method that trains every client alone, the first of several; None without one."""
+    """The label of the first method that trains every client alone; None without one."""
     return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
 
 
 def worths(record: Record) -> tuple[Worth, ...]:
-    """Every method beside training alone, in the run's order, if it has clients' results."""
+    """Every method with clients' results, compared with training alone, in the run's order."""
     base = alone(record)
     if base is None:
         return ()
@@ -360,12 +355,12 @@ def _by_row(at: At, confidence: float) -> Difference:
 
 
 def rivals(record: Record) -> list[Worth]:
-    """The methods beside training alone that are no bounds; none where runs cannot be compared."""
+    """The same without bounds; empty if runs cannot be compared."""
     return [w for w in worths(record) if w.bound is None] if record.comparable else []
 
 
 def best(worths: Sequence[Worth]) -> Worth:
-    """The method that the verdict is about: of those that gain, or else of those of use, the one that gains most."""
+    """The method of the verdict: of those that gain, or else of those of use, the one that gains most."""
 
     def standing(w: Worth) -> tuple[bool, bool, float]:
         return w.whole.verdict == "gains", not (w.diverged or w.whole.why == USELESS), w.whole.mean
@@ -374,13 +369,13 @@ def best(worths: Sequence[Worth]) -> Worth:
 
 
 def lasting(record: Record) -> bool:
-    """True if clients are the same under all seeds: the data name them; others are drawn anew by each seed."""
+    """True if clients are the same under all seeds, because the data name them."""
     names = {record.names(seed) for seed in record.seeds}
     return len(record.seeds) == 1 or (len(names) == 1 and bool(next(iter(names))))
 
 
 def client_of(record: Record, number: int, seeds: Sequence[int], examples: float) -> Client:
-    """A client by its number under these seeds, with so many test examples."""
+    """A client by its number under these seeds; `examples` is its number of test examples."""
     partition, names = record.partitions.get(seeds[0]), record.names(seeds[0])
     return Client(
         number=number,
@@ -422,7 +417,7 @@ def _worth(record: Record, method: str, base: str) -> Worth | None:
 
 
 def doubted(gain: Difference, useless: bool, diverged: bool) -> Difference:
-    """A gain that is none of models worse than what training targets would always say, or of one that may diverge."""
+    """The gain, or open if models are worse than a constant prediction, or a method diverged."""
     gains = gain.verdict == "gains"
     why = USELESS if useless else DIVERGED if diverged and gains else gain.why
     per_row = None if gain.per_row is None else doubted(gain.per_row, useless, diverged)
@@ -442,12 +437,12 @@ def gained(
     ranked: bool,
     sequential: bool = False,
 ) -> tuple[list[Client], Beside, At]:
-    """The clients with their gains; what the interval of their mean is over beside seeds; and that mean's gain.
+    """The clients with their gains; what varies in their mean's interval beside seeds; and that mean's gain.
 
     Args:
-        clients: The clients, each with the places of the seeds that have it.
-        pairs: By seed, each client's result and that with which it is compared.
-        rows: By seed, both results by row, where they are known.
+        clients: The clients, each with the indices of its seeds.
+        pairs: By seed, each client's result and the reference result.
+        rows: By seed, both results by row, if known.
         tested: By seed, the clients' numbers of test rows.
         m: The measure of the results.
         ranked: True if rows have DeLong's values of an AUROC.
@@ -541,7 +536,7 @@ def _rarest(record: Record, seeds: Sequence[int], client: int) -> tuple[int, str
 def rows(record: Record) -> list[dict[str, Any]]:
     """Every method's gains over training alone: both means, then each client; empty without training alone.
 
-    A client of which nothing could be measured is there, too, with the reason.
+    A client without a result has the reason instead.
     """
     out, unknown = list[dict[str, Any]](), f"it has no test rows from which {record.headline.label} can be measured"
 
@@ -567,7 +562,7 @@ def rows(record: Record) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- words
 def unjudged(record: Record) -> tuple[str, ...]:
-    """Names of clients that have no result in any seed, where all were to be evaluated and all have names."""
+    """Names of clients without a result in any seed, if all were to be evaluated and all have names."""
     names = {record.names(seed) for seed in record.partitions or record.seeds}
     if configured(record).get("evaluate_clients", "all") != "all" or len(names) != 1:
         return ()
@@ -580,7 +575,7 @@ def _of_which(rarest: tuple[int, str]) -> str:
 
 
 def fewest(clients: Sequence[Client], m: Measure) -> str:
-    """The client with the fewest test examples, and what one of them is; empty where that is not known."""
+    """The client with the fewest test examples, and the name of one example; empty if unknown."""
     least = min((c for c in clients if c.examples), key=lambda c: c.telling, default=None)
     if least is None:
         return ""
@@ -601,7 +596,7 @@ def uncovered(record: Record) -> str:
 
 
 def few(clients: Sequence[Client], m: Measure) -> str:
-    """`fewest` where there are few test examples, at one of a few clients or at many together; else empty."""
+    """`fewest` if there are few test examples, for one of a few clients or for many together; else empty."""
     sizes = [c.telling for c in clients if c.examples]
     some = len(sizes) <= MOST_NAMED
     enough = min(sizes, default=FEW) >= FEW if some else sum(sizes) >= FEW * MOST_NAMED

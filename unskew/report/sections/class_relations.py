@@ -1,4 +1,4 @@
-"""FedDW and every method with its term: how near the classifier came to the soft labels, and what they reveal to whom.
+"""FedDW and methods with its term: distance of the classifier from the soft labels, and what these reveal.
 
 `unskew.algorithms.feddw` has the citation; figure numbers are the paper's.
 
@@ -6,8 +6,8 @@ Notation   SL       soft labels, (classes, classes): row c is the mean predictio
            CR       class relations, (classes, classes): row c is softmax((W W^T)_c), W the classifier's weight
            ||w_c||  length of row c of W, no unit
 
-SL and CR with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share is that of all
-clients' training examples, from partition.json; no method with the term reveals or needs it.
+SL and CR with ||SL - CR||_F by round are Fig. 8, ||w_c|| against the share of class c Fig. 4.  The share is over all
+clients' training examples, from partition.json; no method reveals it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ Shared = tuple[Sequence[float], Sequence[float]]
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section on FedDW's term; None if there is no round that counts.
+    """The section on FedDW's term; None without a counted round.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -64,7 +64,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def first_middle_last(rounds: Mapping[int, ClassRelations]) -> dict[int, ClassRelations]:
-    """The first, the middle and the last round, of those that have matrices: with many classes none has."""
+    """The first, the middle and the last round that have matrices (with many classes none has)."""
     every = sorted(rounds)
     drawn = dict.fromkeys((every[0], every[(len(every) - 1) // 2], every[-1]))
     return {t: rounds[t] for t in drawn if rounds[t].sl is not None}
@@ -83,11 +83,11 @@ def _norms(record: Record, seeds: Mapping[int, Mapping[int, ClassRelations]]) ->
 
 # ---------------------------------------------------------------- figures
 def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mapping[str, str] | None = None) -> Chart:
-    """Length of a class's weights against its share (Fig. 4), a mark for each class and seed.
+    """Length of a class's weights by its share (Fig. 4), a mark for each class and seed.
 
     Args:
         drawn: Values of each seed, by method; at least one.
-        whose: What the shares are of, in words.
+        whose: Whose shares they are, in words.
         marks: Colours of the methods; distinct ones by default.
     """
     points: list[dict[str, Any]] = [
@@ -109,7 +109,7 @@ def norms_chart(drawn: Mapping[str, Sequence[Shared]], whose: str, marks: Mappin
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Pearson's correlation; None if one of the two does not vary by more than rounding."""
+    """Pearson's correlation; None if one of the two is constant up to rounding."""
     if any(np.ptp(v) <= 1e-9 * max(*map(abs, v), 1e-30) for v in (x, y)):
         return None
     return float(np.corrcoef(x, y)[0, 1])
@@ -120,7 +120,7 @@ def relations_chart(method: str, rounds: Mapping[int, ClassRelations]) -> Chart:
 
     Args:
         method: Title of the matrices: a method's label, and the seed.
-        rounds: What to draw, at least one round, each with soft labels.
+        rounds: The rounds, at least one, each with soft labels.
     """
     panels = {
         f"{name}, round {t}": np.array(matrix)

@@ -1,4 +1,4 @@
-"""FedDif's rounds: how near to IID the data behind its models came, at what price in bandwidth, and where they went.
+"""FedDif's rounds: IID distance of its models, the bandwidth spent, and the models' paths.
 
 S. Ahn et al., "Communication-Efficient Diffusion Strategy for Performance Improvement of Federated Learning with
 Non-IID Data".
@@ -7,9 +7,8 @@ Notation   psi_k  degree of learning (DoL) of a model after k diffusion rounds: 
            u      the distribution that counts as IID
            W      distance between two distributions; the L2 norm of their difference unless the run says otherwise
 
-The run records which client trained which model (its info) and which client holds which examples (partition.json), but
-no DoL: the base station never sees one.  Here it is that of the examples along the model's chain of clients, which the
-clients' recursion equals by Lemma 2.
+The run records which client trained which model (its info) and each client's examples (partition.json).  The DoL is
+computed from the examples along a model's chain of clients, which equals the clients' recursion by Lemma 2.
 """
 
 import math
@@ -60,14 +59,14 @@ def learned(round: DiffusionRound, histograms: Counts) -> Counts:
 
 
 def ruler(options: Mapping[str, Any], histograms: Counts) -> tuple[str, Callable[[Counts], Floats]]:
-    """The distance in a method's table in config.toml, in words and as a function; by default L2 to uniform.
+    """The distance in a method's table of config.toml, in words and as a function; by default L2 to uniform.
 
     Args:
         options: The method's table.
         histograms: Class counts of all clients, (clients, classes).
 
     Returns:
-        The function gives W(psi, u) of the class shares of some examples, (..., classes); NaN where there are none.
+        The function gives W(psi, u) for class counts, (..., classes); NaN without examples.
     """
     metric, target = options.get("metric", "l2"), options.get("target", "uniform")
     even = {"uniform": np.ones(histograms.shape[1]), "pooled": histograms.sum(axis=0)}
@@ -84,7 +83,7 @@ def ruler(options: Mapping[str, Any], histograms: Counts) -> tuple[str, Callable
 # ---------------------------------------------------------------- one method over a run
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A communication round to draw; `distances` are those of its models, (hops + 1, models), `examples` at the end."""
+    """A communication round to draw: `distances` of its models, (hops + 1, models), and `examples` at the end."""
 
     seed: int
     round: int
@@ -98,7 +97,7 @@ class Diffusion:
     """A FedDif method over a run.
 
     Attributes:
-        words: What the distance is, for an axis.
+        words: Name of the distance, for an axis.
         distance: Mean IID distance of the models by diffusion round.
         efficiency: Mean diffusion efficiency by diffusion round, 1/(Hz s), over the rounds that got that far.
         rounds: Number of communication rounds, over all seeds.
@@ -220,9 +219,9 @@ def _paths(record: Record, method: str, drawn: Drawn) -> Table:
 
 # ---------------------------------------------------------------- the cell
 def ground(record: Record, drawn: Drawn) -> tuple[Callable[[int], Floats], float | None]:
-    """The clients' positions, (clients, 2), by diffusion round from 1, and the radius of the cell, in metres.
+    """The clients' positions, (clients, 2), by diffusion round from 1, and the radius of the cell, m.
 
-    They are those of the run's own channel; without one clients stand on a circle, and there is no radius.
+    They come from the run's channel; without one clients stand on a circle, and there is no radius.
     """
     clients = len(record.partitions[drawn.seed].sizes)
     table = configured(record).get("world", {}).get("channel", {})
@@ -237,7 +236,7 @@ def ground(record: Record, drawn: Drawn) -> tuple[Callable[[int], Floats], float
 
 
 def steps(drawn: Drawn, places: Callable[[int], Floats]) -> list[dict[str, Any]]:
-    """Rows of the drawing: in each diffusion round where each model is, and where it goes."""
+    """Rows of the drawing: the place of each model in each diffusion round, and its next place."""
     holders, rows = list(drawn.info.starts), []
     for k, hop in enumerate(drawn.info.hops[:MOST_PANELS], start=1):
         at, moves = places(k), {m.model: m.dst for m in hop.moves}
@@ -257,7 +256,7 @@ def steps(drawn: Drawn, places: Callable[[int], Floats]) -> list[dict[str, Any]]
 
 
 def cell_chart(record: Record, method: str, drawn: Drawn) -> Chart:
-    """Paths of the models in the first diffusion rounds: an arrow is a model on its way, a square one that stays."""
+    """Paths of the models in the first diffusion rounds: an arrow is a move, a square a model that stays."""
     places, radius = ground(record, drawn)
     rows = steps(drawn, places)
     panels = list(dict.fromkeys(str(row["panel"]) for row in rows))

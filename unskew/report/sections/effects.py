@@ -1,6 +1,6 @@
-"""Columns that a model of a table goes by: effects of a linear model with intervals, or the importance of its columns.
+"""Columns that matter to a model of a table: effects of a linear model with intervals, or importances.
 
-Over m seeds effects are combined as imputations are (D. B. Rubin, "Multiple Imputation for Nonresponse in Surveys",
+Over m seeds effects are combined like imputations (D. B. Rubin, "Multiple Imputation for Nonresponse in Surveys",
 1987): the mean, with the mean of the squared errors plus (1 + 1 / m) times the variance between seeds.
 """
 
@@ -34,7 +34,7 @@ class Effect(NamedTuple):
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section on what models go by; None if no method has reported it under a seed that counts."""
+    """The section on effects and importances; None if no method has reported them under a counted seed."""
     linear = reported(record, methods)
     others = {m: of for m in methods if (of := [*tables.last(record, m, Importance).values()])}
     lead, drawn = [], []
@@ -52,12 +52,12 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def reported(record: Record, methods: Sequence[str]) -> dict[str, list[Effects]]:
-    """The effects of each linear method under each seed that counts."""
+    """The effects of each linear method under each counted seed."""
     return {m: of for m in methods if (of := [*tables.last(record, m, Effects).values()])}
 
 
 def combined(reports: Sequence[Effects]) -> dict[str, Effect]:
-    """Effects over seeds, by name; a ratio where the model has one."""
+    """Effects over seeds, by name; ratios where the model has them."""
     effects: dict[str, Effect] = {}
     scale = (lambda v: math.exp(min(v, LARGEST))) if reports[0].ratio else float
     for name in dict.fromkeys(name for report in reports for name in report.names):

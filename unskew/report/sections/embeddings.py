@@ -1,7 +1,7 @@
-"""The single round of FedDistr and of FedPFT: embeddings, their alignment, images made from them, and who saw what.
+"""The single round of FedDistr and of FedPFT: embeddings, their alignment, generated images, and privacy.
 
-`unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  Embeddings in the plane are
-drawn as the server received them: the clients' images never reach it.
+`unskew.algorithms.feddistr` has the equations, `unskew.server.alignment` the alignment.  Embeddings are drawn as the
+server received them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _COLOURS = {JOINED: charts.COLOURS[0], NEAR: charts.COLOURS[1], FAR: charts.BOUN
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section on one-round methods; None if no seed that counts got that far.
+    """The section on one-round methods; None if no counted seed got that far.
 
     Raises:
         RunError: If the info contradicts itself.
@@ -70,7 +70,7 @@ def aligned(name: str, sent: Embeddings) -> str:
 
 # ---------------------------------------------------------------- figures
 def plane_chart(name: str, sent: Embeddings) -> Chart | None:
-    """Embeddings in the two directions in which they vary most; None with fewer than three, or none that differ."""
+    """Embeddings in their two principal directions; None with fewer than three, or if all are equal."""
     v = np.array(sent.embeddings)
     centred = v - v.mean(0)
     if len(centred) < 3 or not np.abs(centred).max() > 0:
@@ -102,7 +102,7 @@ def plane_chart(name: str, sent: Embeddings) -> Chart | None:
 
 
 def matched(sent: Embeddings) -> list[dict[str, Any]]:
-    """The matches as rows, by label and distance: the two clients, the distance, and what came of it."""
+    """The matches as rows, by label and distance: the two clients, the distance, and the result."""
     place = {i: k for k, members in enumerate(sent.sets) for i in members}
     pairs = [pair for pair in sent.pairs if max(pair[:2]) < len(sent.labels)]
     return [

@@ -1,9 +1,7 @@
-"""Images generated from embeddings: what needs FedDistr's prior.
+"""Images generated from embeddings with FedDistr's prior.
 
-A page holds no client's image, and no real one beside the generated: a record has none, and a demo's test set is its
-user's data, too.  Images are generated again for the page, with other noise than in the run, from the embeddings in
-its record and the experiment's prior.  Only unskew's own priors are used for that: a Stable Diffusion pipeline takes
-minutes an image here, and may be remote.
+A page has no real image.  Images are generated for the page, with other noise than in the run, from the embeddings in
+its record.  Only unskew's own priors are used, since Stable Diffusion takes minutes an image and may be remote.
 """
 
 import base64
@@ -31,7 +29,7 @@ MADE = 12  # pictures in a row, about
 
 
 def by_label(sent: Embeddings) -> tuple[dict[int, list[int]], int]:
-    """Numbers of each label's embeddings, of those with the most images behind them; and the number of all labels."""
+    """Indices of each label's embeddings, those with the most images behind them; and the number of all labels."""
     numbers: dict[int, list[int]] = {}
     for i, label in enumerate(sent.labels):
         numbers.setdefault(label, []).append(i)

@@ -1,4 +1,4 @@
-"""Groups of clients that train together, formed by HCCT and other methods, and the value of joining one.
+"""Groups of clients that train together, formed by HCCT and other methods, and the gain of joining one.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate", IEEE TMC 2024 (HCCT), Algorithm 2 and Figs. 3 to 5.  Equation
 numbers in brackets are the paper's.
@@ -7,12 +7,11 @@ Notation   u_i    client i's utility in its group, -alpha_i / D_C + cos(S_C, g_i
            B      benefit of a merge, the sum of all utilities after it less that before it      (15)
            D_i    client i's training examples, alpha_i what a small group costs it
 
-A group of one agrees with itself, so that its utility is 1 - alpha_i / D_i.  Utility predicts a benefit from gradients;
-the gain measures it afterwards: own accuracy less that of training alone in the same run.
+The utility of a group of one is 1 - alpha_i / D_i.  Utility predicts a benefit from gradients; the gain measures it
+afterwards: own accuracy less that of training alone in the same run.
 
-Groups have no names of their own.  Each gets a number, which it keeps from round to round by its members: the
-assignment of a round's groups to the numbers so far has the largest sum of overlaps (members in common over members in
-either), so that colours stay.
+Each group gets a number, which it keeps from round to round.  A round's groups are assigned to earlier numbers by the
+largest sum of overlaps (common members over members in either).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +40,12 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def members(info: ClientGroups) -> Groups:
-    """The groups of a round that have members, each ascending."""
+    """The groups of a round with members, each ascending."""
     return tuple(tuple(sorted(group)) for group in info.groups if group)
 
 
 def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
-    """Agreement of disjoint groups with the domains, of the clients in a group: 1 is the same, 0 what chance gives."""
+    """Adjusted Rand index of disjoint groups and domains, over clients in a group: 1 is equal, 0 is chance."""
     from sklearn.metrics import adjusted_rand_score  # an import of seconds that few reports need
 
     group_of = {c: k for k, members in enumerate(groups) for c in members}
@@ -54,7 +53,7 @@ def adjusted_rand(groups: Groups, planted: Sequence[int]) -> float:
 
 
 def numbers(rounds: Sequence[Groups]) -> list[tuple[int, ...]]:
-    """A number for every group of each round, kept by the members it keeps; `ALONE` for one of a single client."""
+    """A number for every group of each round, kept with its members; `ALONE` for a single client."""
     known: list[set[int]] = []  # the last members of each number
     before: set[int] = set()  # numbers of the round before
     every = []
@@ -85,11 +84,11 @@ class GroupHistory:
     Attributes:
         seed: Seed that is drawn.
         clients: Names of its clients, or their numbers.
-        places: {round: {client: numbers of its groups}}; a client in no group is not there.
-        judged: Criteria of that seed's groups by round, as far as the method reports them.
+        places: {round: {client: numbers of its groups}}, without clients in no group.
+        judged: Criteria of that seed's groups by round, if the method reports them.
         last: The last round's groups, by seed.
-        rand: Adjusted Rand index against the clients' domains by round, None without domains.
-        gains: By how much a client's own headline is better than of training alone.
+        rand: Adjusted Rand index with the clients' domains by round, None without domains.
+        gains: A client's own headline minus that of training alone.
     """
 
     method: str
@@ -102,12 +101,12 @@ class GroupHistory:
     gains: Mapping[int, float]
 
     def number(self, client: int) -> int:
-        """The first group of a client in the last round; ALONE where it has none."""
+        """The first group of a client in the last round; ALONE without one."""
         return self.places[max(self.places)].get(client, (ALONE,))[0]
 
     @property
     def order(self) -> list[int]:
-        """Clients by the number of their group, then who is alone or in none."""
+        """Clients by the number of their group, then those alone or in none."""
         return sorted(range(len(self.clients)), key=lambda c: (self.number(c) == ALONE, self.number(c), c))
 
     @property
@@ -117,7 +116,7 @@ class GroupHistory:
 
 
 def grouping(record: Record, method: str, base: str | None) -> GroupHistory | None:
-    """Read a method's info; None if there is no round of its first seed, or that seed's partition is not known.
+    """A method's groups; None without a round of its first seed, or if that seed's partition is unknown.
 
     Args:
         record: The run.
@@ -181,7 +180,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
 
 
 def rounds_chart(g: GroupHistory) -> Chart:
-    """Groups: a square for each client and round; of many clients the sizes of the groups."""
+    """Groups: a square for each client and round; with many clients the sizes of groups."""
     rounds = list(g.places)
     at = [rounds[i] for i in charts.thin(len(rounds), MOST_ROUNDS)]
     cells = [
@@ -200,7 +199,7 @@ def rounds_chart(g: GroupHistory) -> Chart:
 
 
 def similarity_chart(g: GroupHistory) -> Chart | None:
-    """Cosines between what the server compared of two clients, sorted by group; None if it compared nothing."""
+    """Cosines between what the server compared of two clients, sorted by group; None without."""
     if not g.end.similarity or len(g.clients) > MOST_CLIENTS:
         return None
     at = {c: i for i, c in enumerate(g.end.compared)}
@@ -228,7 +227,7 @@ def utility_alone(alpha: Any, sizes: Sequence[int]) -> list[float]:
 
 
 def members_table(record: Record, g: GroupHistory, alpha: Any) -> Table:
-    """Should I join?  What its group promised each client in the last round of a seed, and what it got and gained."""
+    """The utility each client's group promised in the last round of a seed, and the client's result and gain."""
     m, where, utilities = record.headline, g.places[max(g.places)], g.end.utility or ()
     own, sizes = record.clients(g.method, g.seed), record.partitions[g.seed].sizes
     apart = utility_alone(alpha, sizes) if utilities and alpha is not None and all(sizes) else None
@@ -247,7 +246,7 @@ def members_table(record: Record, g: GroupHistory, alpha: Any) -> Table:
 
 
 def merges_table(g: GroupHistory) -> Table:
-    """The merges of the last partition that has some, those that were made first."""
+    """The merges of the last partition that has some, in order."""
     cuts = [(t, judged) for t, judged in g.judged.items() if judged.history or judged.beyond]
     round, judged = cuts[-1] if cuts else (0, g.end)
     rows = []

@@ -1,7 +1,7 @@
-"""Predictions of the global models: of numbers against the truth, of two classes as ROC, precision and calibration.
+"""Predictions of the global models: numbers against the truth; ROC, precision and calibration of two classes.
 
-Drawn from what a kind of task makes of the global test set after the last round (`TaskKind.report`).  Of
-classes there is a table of what is found of each.
+Drawn from the task's report on the global test set after the last round (`TaskKind.report`), with a table of recall by
+class.
 """
 
 import statistics
@@ -24,7 +24,7 @@ MOST = 4
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section on what global models predict; None if no method's first seed has reported it."""
+    """The section on predictions of global models; None without a report of a first seed."""
     numbers = tables.of_first_seed(record, methods, PredictedNumbers)
     ranked = tables.of_first_seed(record, methods, RankedClasses)
     partition = next(iter(record.partitions.values()), None)
@@ -90,7 +90,7 @@ def _label(partition: DataSplit | None, k: int) -> str:
 
 
 def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, str]) -> Chart:
-    """Predicted against true, a panel for each method, all with the same axes."""
+    """Predicted against true, a panel for each method, with equal axes."""
     shown = dict(list(numbers.items())[:MOST])
     points = [
         {"panel": method, "x": t, "y": p}
@@ -113,7 +113,7 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
 
 
 def ranked_charts(ranked: Mapping[str, RankedClasses], marks: Mapping[str, str], second: str) -> list[Chart]:
-    """ROC curve, precision and recall, and calibration of two classes by method; `second` is the one looked for."""
+    """ROC curve, precision and recall, and calibration of two classes by method; `second` is the positive class."""
     if not ranked:
         return []
     areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())

@@ -22,7 +22,7 @@ Spent = Mapping[str, Mapping[int, Mapping[int, PrivacyBudget]]]
 
 
 def draw(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section; None if no seed that counts has spent anything."""
+    """The section; None if no counted seed has spent anything."""
     spent = {m: seeds for m in methods if (seeds := tables.reported(record, m, PrivacyBudget))}
     if not spent:
         return None
@@ -59,7 +59,7 @@ def _protected(info: PrivacyBudget) -> str:
 
 
 def figures(spent: Spent, marks: Mapping[str, str]) -> tuple[Chart, ...]:
-    """A chart for whatever is protected, and for each delta: epsilons of others cannot be compared."""
+    """A chart for each unit of protection and each delta, since other epsilons cannot be compared."""
     alike: dict[tuple[str, float | None], dict[str, stats.Curve]] = {}
     for method, seeds in spent.items():
         finite = [
@@ -93,7 +93,7 @@ def _table(last: Mapping[str, PrivacyBudget]) -> Table:
 
 
 def clients_table(training: str, info: ExampleBudget) -> Table:
-    """Epsilon by client of one training, the largest first, of as many clients as can be read."""
+    """Epsilon by client of one training, the largest first, up to a readable number."""
     most = sorted(info.spent.items(), key=lambda spent: (-spent[1], spent[0]))
     others = len(most) - LISTED
     rest = f" The {others} other clients spent at most {most[LISTED][1]:.3g}." if others > 0 else ""

@@ -1,4 +1,4 @@
-"""Results by values of a column, and by client calibration and net benefit."""
+"""Results by values of a column; calibration and net benefit by client."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ MOST_SITES = 8
 
 
 def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Section | None:
-    """The section on subgroups and sites; None if no method has reported them under a seed that counts."""
+    """The section on subgroups and sites; None if no method has reported them under a counted seed."""
     groups = {m: of for m in methods if (of := [*tables.last(record, m, Subgroups).values()])}
     curves = tables.of_first_seed(record, methods, SiteCurves)
     if not groups and not curves:
