@@ -15,20 +15,19 @@ from unskew.protocol import SgdConfig
 
 @dataclass(frozen=True, eq=False)
 class DeviceData:
-    """The data set on the device, and the part of it that each client may see.
+    """The data set on the device, and each client's part of it.
 
     Attributes:
-        x: All training inputs, (N, ...), as `unskew.data.rows` has them.
-        y: Their labels, (N,), or targets of another form, (N, ...).
+        x: All training inputs, (N, ...), in a form of `unskew.data.rows`.
+        y: Their labels, (N,), or other targets, (N, ...).
         train: Row numbers of each client's training examples, (n,) int64.
         val: Row numbers kept aside from training, (m,) int64.
-        augment: Applied to training batches only, with a keyed generator; None leaves them as they are.
-        x_test, y_test: The global test set; None where there is none to evaluate on.
-        domains: Domain of each training example, (N,) int64; None where the data has no domains.
-        levels: Values of black, and of the brightest value of the training part, in each channel of images; None
-            where they are not known.
-        weights: Weight of each training example in the loss that is trained, (N,); None if all weigh the same.
-        public: Inputs and labels, (m,), of the public rows, no labels where they have none; None without any.
+        augment: Applied to training batches only, with a keyed generator; None for no change.
+        x_test, y_test: The global test set; None without.
+        domains: Domain of each training example, (N,) int64; None without domains.
+        levels: Black and the brightest value of the training part in each channel of images; None if unknown.
+        weights: Weight of each training example in the training loss, (N,); None if all weigh the same.
+        public: Inputs and labels, (m,), of the public rows (labels may be None); None without public rows.
     """
 
     x: Rows

@@ -8,10 +8,9 @@ arithmetic.  Written out, with A_0 the batch, (B, d_0), and W_l of shape (d_l, d
     backward   dW_l = G_l^T A_{l-1}             db_l = column sums of G_l                             (3)
                G_{l-1} = (G_l W_l) * [A_{l-1} > 0]                                                    (4)
 
-and under plain SGD (3) can be added to the weights directly, so that no gradient is ever stored; there the division in
-(2) is done.  With momentum one pass moves weights and velocities.  Losses are worked out from the logits of many steps
-at once.
-Equal to autograd within rounding; `kernel` answers None for every network or loss it is not made for.
+and under plain SGD (3) is added to the weights directly, with the division in (2).  With momentum one pass moves
+weights and velocities.  Losses are computed from the logits of many steps at once.  Equal to autograd within rounding;
+`kernel` returns None for any other network or loss.
 """
 
 import functools
@@ -49,7 +48,7 @@ class Layer:
 
 
 def kernel(task: Task) -> tuple[Layer, ...] | None:
-    """The network as a stack of linear layers, none of them frozen; None if it is anything else, or its loss is."""
+    """The network as a stack of trainable linear layers; None if it is anything else, or has another loss."""
     module = task.module()
     if task.loss is not cross_entropy or type(module) is not Network or module.softmax or task.layout.frozen:
         return None
@@ -87,7 +86,7 @@ def onednn_is_faster() -> bool:
 
 
 def onednn(a: Tensor, b: Tensor, bias: Tensor | None = None, then: Literal["none", "relu"] = "none") -> Tensor:
-    """`a @ b.T + bias` and the activation after it, by oneDNN; strided views are taken as they are."""
+    """`a @ b.T + bias` and the activation after it, by oneDNN; strided views are allowed."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, then, [], "")
     return out
 
@@ -102,14 +101,14 @@ def stepper(
     update: Callable[[], None],
     extra: Callable[[], None] | None,
 ) -> Accumulate:
-    """Return a function `step(x, targets)` that takes one step in place and returns the logits, (classes, batch).
+    """A function `step(x, targets)` that takes one step in place and returns the logits, (classes, batch).
 
-    `targets` are one-hot rows, (batch, classes).  To be called without gradients being recorded.
+    `targets` are one-hot rows, (batch, classes).  Call it without recording gradients.
 
     Args:
         layers: The network.
         tensors: Its parameters; changed in place.
-        gradient: Memory for the gradient of each; a bias that has none here stays as it is.
+        gradient: Memory for the gradient of each; a bias without one is not trained.
         velocity: Returns memory for the velocity of each, if there is one; its content does not matter.
         config, lr: The optimisation, which decides whether gradients can go straight into the weights.
         update: Applies the optimiser to parameters and gradients, where they cannot.

@@ -1,6 +1,6 @@
 """The interface of executors, and the jobs they run: clients' steps, and evaluations of models.
 
-Every executor answers the same requests with the same values; `Sequential` is the reference the others must equal.
+Every executor answers the same requests with the same values, those of `Sequential`.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ WATCHED = 4
 
 @dataclass(frozen=True, eq=False)
 class StepJob:
-    """One client's step, not yet begun.
+    """One client's step, before it begins.
 
     Attributes:
-        step: Its name; "personalise" is the one that answers with a model instead of (reply, memory).
+        step: Its name; "personalise" is the one that returns a model instead of (reply, memory).
         begin: The bound method.
-        me, message, memory: The arguments it is called with.
-        stored: Kept values that the message refers to and that lie with the executor, by their `Held`.
-        watched: True if the step is refused at its end where it has changed what it was given.
+        me, message, memory: Its arguments.
+        stored: Kept values that the message refers to and the executor has, by their `Held`.
+        watched: True if the step is refused at its end when it has changed its arguments.
     """
 
     step: str
@@ -44,10 +44,10 @@ class StepJob:
     watched: bool = False
 
     def start(self) -> Any:
-        """Call the step: return its generator, or its answer if it has no local work.
+        """Call the step: return its generator, or its result if it has no local work.
 
         Raises:
-            ProtocolError: If it is watched, has ended already, and has changed what it was given.
+            ProtocolError: If it is watched, has ended already, and has changed its arguments.
         """
         if not self.watched:
             return self.begin(self.me, self.message, self.memory)
@@ -80,7 +80,7 @@ class StepJob:
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """A step at its end.
+    """A finished step.
 
     Attributes:
         value: The step's return value.
@@ -95,7 +95,7 @@ class StepResult:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A value that a step kept and that lies with the executor, in the place of the value in a `Keep`.
+    """A value that a step kept with the executor; it replaces the value in a `Keep`.
 
     Attributes:
         nbytes, kind: Its size as encoded, bytes, and its kind in the ledger.
@@ -119,7 +119,7 @@ class Stored:
 class EvalJob:
     """A model to be evaluated on rows of the global test set or of the training inputs; None is all rows.
 
-    `client` is whose network it is of; None is the server's.
+    `client` is the client whose network it is; None is the server.
     """
 
     params: Params
@@ -150,13 +150,13 @@ class Executor(Protocol):
     name: str
 
     def window(self, model_bytes: int) -> int:
-        """Number of clients to hand over together, where few of their replies, a model each, are to be in memory."""
+        """Number of clients to run together, if few of their replies (a model each) are to be in memory."""
         ...
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
-        """Run every step to its end; each client once, as it ends, in any order.
+        """Run every step to its end; yields each client once, as it ends, in any order.
 
-        An executor that has begun owns its clients until the iterator is exhausted: stopping earlier stops the run.
+        An executor owns its clients until the iterator is exhausted: stopping earlier stops the run.
         """
         ...
 
@@ -167,13 +167,13 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CellParts:
-    """The parts that an executor of one method under one seed is made from.
+    """The parts of an executor for one method under one seed.
 
     Attributes:
         trainer: The `LocalTrainer` that answers the steps' requests.
         method: The method.
-        pool, cell: The run's worker processes, and the number by which they know this method and seed; None and 0 for
-            a kind of executor without processes.
+        pool, cell: The run's worker processes, and the index of method and seed; None and 0 for a kind of executor
+            without processes.
     """
 
     trainer: Any
@@ -184,13 +184,13 @@ class CellParts:
 
 @dataclass(frozen=True, eq=False)
 class PoolParts:
-    """The parts that a run's worker processes are made from.
+    """The parts of a run's worker processes.
 
     Attributes:
         open_setup: Makes the setup of one method under one seed by its number; called inside the workers.
         workers: Number of workers; None for one on each core.
         model_bytes: Size of a model.
-        note: Called with a line worth showing.
+        note: Called with a line to show.
     """
 
     open_setup: Any
@@ -201,17 +201,17 @@ class PoolParts:
 
 @dataclass(frozen=True, eq=False)
 class ExecutorKind:
-    """A kind of executor: everything that a run must know of it before one is made.
+    """A kind of executor: what a run must know before it makes one.
 
     Attributes:
         name: Its name in `runtime.executor`.
         about: Description in one line.
         make: Makes one from `CellParts`; its other parameters are the settings in `runtime.executor_options`.
-        start: Starts the run's worker processes from `PoolParts`, if clients train in such; it then has the settings.
+        start: Starts the run's worker processes from `PoolParts`, if there are any; it then has the settings.
         together: True if several clients train at once in one process.
         cpu_only: True if it cannot use another device.
         apart: True if its processes share no memory with the main one, so that each holds libraries and data.
-        handover_s: Seconds that a job costs the main process, to hand over and take back, beside the copies.
+        handover_s: Seconds that a job costs the main process, without copies.
         window: `Executor.window` before there is an executor: from bytes of a model, workers, and type of device.
     """
 
@@ -227,7 +227,7 @@ class ExecutorKind:
 
     @property
     def processes(self) -> bool:
-        """True if clients train in the run's worker processes."""
+        """True if clients train in worker processes."""
         return self.start is not None
 
 
@@ -249,10 +249,9 @@ EXECUTORS = Registry(
 
 
 def by_rule(device: str, cores: int, parameters: int, examples_per_client: float) -> str:
-    """The executor that `auto` means: stacked on CUDA; on a CPU workers, if it has several cores and a client's
-    training is worth handing over.
+    """The executor for `auto`: stacked on CUDA; on a CPU workers, if clients have enough work for several cores.
 
-    A rule, not a timing: the same run, the same choice.
+    It is a rule, not a timing, so the same run makes the same choice.
     """
     if device == "cuda":
         return "stacked"
@@ -269,17 +268,17 @@ class Trainer(Protocol):
 
 
 def room_for(model_bytes: int, least: int = 1, device: str = "cpu") -> int:
-    """Return how many models fit into memory at once, but not fewer than `least`."""
+    """How many models fit into memory at once, at least `least`."""
     return max(least, ROOM[device] // max(model_bytes, 1))
 
 
 def untrained(job: Sgd, round: int, steps: int = 1) -> Fitted:
-    """Return the result of an optimisation that ends where it began, after `steps` steps that changed nothing."""
+    """The result of an optimisation whose `steps` steps changed nothing."""
     return Fitted(job.start, steps, job.config.lr_at(round), 0.0)
 
 
 def answer_untrained(request: object, round: int) -> Fitted:
-    """Answer a step's request where there is no data: training ends where it began, and nothing else is possible.
+    """Answer a step's request without data: training changes nothing.
 
     Raises:
         ProtocolError: If the step asks for anything but local training.

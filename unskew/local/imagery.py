@@ -1,7 +1,7 @@
-"""A prior at work on a client's inputs: standardised images go in, standardised images come out.
+"""Applies a prior to a client's inputs: standardised images in, standardised images out.
 
-A prior takes images in [0, 1] of its own size, whatever the task trains on.  The values of black and white in the
-inputs are known from where the data were read (`Inputs.levels`); inputs that lie in [0, 1] are taken as they are.
+A prior takes images in [0, 1] of its own size.  The values of black and white in the inputs are known from reading the
+data (`Inputs.levels`); inputs in [0, 1] are used unchanged.
 """
 
 import functools
@@ -75,14 +75,14 @@ def _made(request: _ImageRequest) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TaskImagery:
-    """A prior for the inputs of a task: what `Local.imagery` answers with.
+    """A prior for the inputs of a task, returned by `Local.imagery`.
 
     Attributes:
         prior: The model itself.
         source: Name of the prior.
         shape: Shape of an input, (C, H, W).
-        levels: Values of black and white in each channel; None where they are not known.
-        changes: Description of what is done to images on the way in; None if nothing is.
+        levels: Values of black and white in each channel; None if unknown.
+        changes: What is done to images first, in words; None if nothing.
     """
 
     prior: Prior
@@ -106,10 +106,10 @@ class TaskImagery:
         return self.prior.start().detach().float().cpu()
 
     def check(self, x: Tensor | ByteImages) -> None:
-        """Refuse inputs (n, C, H, W) whose values of black and white are not known.
+        """Refuse inputs (n, C, H, W) with unknown values of black and white.
 
         Raises:
-            DataError: If there are no `levels` and inputs do not lie in [0, 1].
+            DataError: If there are no `levels` and inputs are not in [0, 1].
         """
         self._levels(x)
 

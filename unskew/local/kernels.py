@@ -1,7 +1,7 @@
 """Faster forms of common layers on a CPU, with the same mathematics.
 
-Chosen by rule, never by timing: a network's layers and the processor it runs on decide.  Every rewriting is
-equal to PyTorch's own layers within rounding, and where a private operator is missing the public one takes its place.
+The network's layers and the processor decide, never a timing.  Every form equals PyTorch's layers within rounding, and
+a missing private operator is replaced by the public one.
 
     channels last   convolutions read and write memory in the order oneDNN's kernels want
     pool, then ReLU max(relu(x)) = relu(max(x)), on a quarter of the numbers
@@ -19,16 +19,16 @@ from unskew.models.network import Network
 
 
 def wants_channels_last(module: nn.Module) -> bool:
-    """True if convolutions are faster so: always, except beside group norm, which has no kernel for that order."""
+    """True if convolutions are faster channels last: always, except with group norm, which has no such kernel."""
     parts = list(module.modules())
     has_conv = any(isinstance(m, nn.Conv2d) for m in parts)
     return has_conv and not any(isinstance(m, nn.GroupNorm) for m in parts)
 
 
 def forward_block(module: nn.Module) -> int | None:
-    """Most examples a forward pass without gradients should take at once; None if it does not matter.
+    """Most examples for one forward pass without gradients; None if it does not matter.
 
-    Convolutions and recurrent layers put out far more than they read: for 1000 images that is hundreds of megabytes.
+    Convolutions and recurrent layers put out far more than they read: for 1000 images hundreds of megabytes.
     """
     grows = any(isinstance(m, nn.Conv2d | nn.RNNBase) for m in module.modules())
     return 125 if grows else None

@@ -1,15 +1,13 @@
 """Optimisers on one flat vector: SGD written out, the others PyTorch's own.
 
 All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
-layers; a few optimisers look at shapes and get the views.  The arithmetic is that of `torch.optim`, which the tests
-compare with.
+layers; a few optimisers look at shapes and get the views.  The arithmetic is that of `torch.optim`.
 
 On a CPU an update with momentum goes through each vector once, by the private operator behind `torch.optim`'s
-`fused=True`, in half the time.  `one_pass` says whether it is there; the public operations it stands for are written
-out beside it.
+`fused=True`, in half the time.  `one_pass` says whether it exists; the equal public operations are beside it.
 
-One step is written elsewhere, because other operations would round differently: plain SGD in `unskew.local.dense`
-adds each gradient to its weights as it is found.  Stacked clients are rows, with a learning rate for each.
+Plain SGD in `unskew.local.dense` has a step of its own, which adds each gradient to its weights at once.  Stacked
+clients are rows, with a learning rate for each.
 """
 
 import functools
@@ -48,7 +46,7 @@ def optimiser(config: SgdConfig, lr: float, like: Tensor, views: Views, state: S
         config: The optimiser and its constants.
         lr: Learning rate in force.
         like: A vector of the size, type and device of `w`.
-        views: The tensors that lie in such a vector, in the shapes that they have in the network.
+        views: The network's tensors as views of such a vector.
         state: State to begin with, changed in place; empty, or None, is fresh.
 
     Raises:
@@ -167,7 +165,7 @@ def _solver(config: SgdConfig, lr: float, weights: list[Tensor]) -> torch.optim.
 
 
 def views(vector: Tensor, shapes: Sequence[torch.Size], channels_last: bool = False) -> list[Tensor]:
-    """The tensors of these shapes in a vector (P,), or in rows (clients, P); of convolutions perhaps channels last."""
+    """Views of these shapes into a vector (P,), or into rows (clients, P); convolutions may be channels last."""
     rows, parts = vector.shape[:-1], []
     for part, shape in zip(torch.split(vector, [s.numel() for s in shapes], -1), shapes, strict=True):
         last = channels_last and len(shape) == 4

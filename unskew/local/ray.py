@@ -1,16 +1,13 @@
-"""Worker processes on the machines of a Ray cluster, in the place of those of `unskew.local.workers`.
+"""Worker processes on the machines of a Ray cluster, instead of those of `unskew.local.workers`.
 
-The driver puts the run's `Open` (data and network) into Ray's object store once; every actor takes it from there, and
-whatever an actor holds it can make again, so Ray may restart it anywhere.  Draws are keyed: work done twice has the
-same bits.  Of messages and replies the tensors lie in one array, which Ray hands on without a copy, and a message that
-many clients share is put once for an exchange.
+The driver puts the run's `Open` (data and network) into Ray's object store once, from which Ray may restart an actor
+anywhere.  Draws are keyed, so repeated work has the same bits.  The tensors of a message lie in one array, which Ray
+passes without a copy; a message for many clients is stored once for an exchange.
 
-A value that a step keeps stays in the object store.  The driver knows its size and where it lies; the actor of the
-client it hops to fetches it from there.  Ray itself keeps values below 100 kB in the driver, where they are counted
-among the bytes that pass it.
+A value that a step keeps stays in the object store, where the next client's actor fetches it.  Ray keeps values below
+100 kB in the driver, whose bytes are counted.
 
-The functions and objects that actors begin with are handed over by Ray, by its pickle; messages, memories, replies and
-what steps keep are JSON and arrays of bytes, as elsewhere.
+Actors start from objects pickled by Ray; messages, memories, replies and kept values are JSON and arrays of bytes.
 """
 
 import functools
@@ -63,7 +60,7 @@ STARTING_S = 120.0
 
 
 def machine_kind() -> dict[str, str]:
-    """Return what the last bits of training depend on: versions, processor family, vector instructions of PyTorch."""
+    """What the last bits of training depend on: versions, processor family, vector instructions of PyTorch."""
     return {
         "unskew": f"{version.__version__} ({code_hash(Path(version.__file__).parent)})",
         "torch": torch.__version__,
@@ -74,14 +71,14 @@ def machine_kind() -> dict[str, str]:
 
 
 def differences(expected: Mapping[str, str]) -> list[str]:
-    """Say in which ways this machine is of another kind than was expected."""
+    """How this machine differs from the expected kind, in words."""
     kind = machine_kind()
     return [f"{k} {kind[k]} on it, {expected[k]} there" for k in expected if kind[k] != expected[k]]
 
 
 @functools.cache
 def code_hash(package: Path) -> str:
-    """Return a short hash of a package's modules: two checkouts of one version may differ."""
+    """A short hash of a package's modules, as two checkouts of one version may differ."""
     modules = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         modules.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
@@ -91,7 +88,7 @@ def code_hash(package: Path) -> str:
 # ---------------------------------------------------------------- values on their way
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A value as JSON and its tensors' bytes, which Ray copies into its store and hands on from there without a copy.
+    """A value as JSON and its tensors' bytes, which Ray stores and passes without a copy.
 
     Attributes:
         body: The JSON part.
@@ -105,7 +102,7 @@ class Packed:
 
     @classmethod
     def of(cls, value: Any) -> "Packed":
-        """Write a value's tensors side by side."""
+        """A value packed, its tensors side by side."""
         body, tensors = wire.flatten(value)
         index, size = places(tensors, 0)
         octets = np.empty(size, np.uint8)
@@ -275,14 +272,12 @@ class _Kept:
 
 @dataclass(eq=False)
 class RayPool:
-    """The actors of a run, one on each of `parts.workers` cores; by default on every core of the cluster, or as many as
-    its GPUs have room for.
+    """The actors of a run, one on each of `parts.workers` cores; by default on each core, or GPU share.
 
-    An actor that no node has room for begins when one joins.  Attributes are the settings in
-    `runtime.executor_options`.
+    Actors without a node start when one joins.  Attributes are the settings in `runtime.executor_options`.
 
     Attributes:
-        parts: What the actors are to run.
+        parts: What the actors run.
         address: "local" for this machine alone, "auto" for the cluster this process is on, or HOST:PORT.
         store_mb: Size of the object store of a local Ray, megabytes of 2**20 bytes; None leaves it to Ray.
         mixed: Accept nodes of another processor or other versions, whose bits may differ.
@@ -360,7 +355,7 @@ class RayPool:
         return min(cores, room)
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here."""
+        """End the actors, and Ray if it was started here."""
         for worker in self.workers:
             self._ray.kill(worker.actor)
         self.workers = []
@@ -368,10 +363,10 @@ class RayPool:
             self._ray.shutdown()
 
     def run(self, requests: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Have requests answered by whichever actor is free; (name, answer) of each as they end.
+        """Run requests on free actors; yields (name, answer) of each as they end.
 
         Raises:
-            WorkerError: If an actor died again and again of the same work, or its node is not like this one.
+            WorkerError: If an actor died repeatedly of the same work, or its node is not like this one.
         """
         most = min(MOST_CLIENTS, max(1, JOB_BYTES // (4 * self.parts.model_bytes)))
         queue = deque(jobs_of(requests, len(self.workers), most))
@@ -505,7 +500,7 @@ def connect(address: str, cores: int | None = None, store_mb: int | None = None)
         cores, store_mb: Cores and object store of a local Ray; None leaves them to Ray.
 
     Raises:
-        WorkerError: If there is no cluster at the address, or it turns this process away.
+        WorkerError: If there is no cluster at the address, or it refuses this process.
     """
     if address not in ("local", "auto"):
         _require_listening(address)
@@ -540,7 +535,7 @@ def _require_listening(address: str) -> None:
 
 
 def imported() -> Any:
-    """Import Ray, which sends no usage statistics then."""
+    """The module Ray, with usage statistics off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray starts
     try:
         import ray

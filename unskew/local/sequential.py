@@ -23,7 +23,7 @@ class Sequential:
         self.trainer = trainer
 
     def window(self, model_bytes: int) -> int:
-        """Return 1: together they would be no faster."""
+        """1, as larger windows would be no faster."""
         return 1
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
@@ -65,7 +65,7 @@ def run_step(trainer: Trainer, job: StepJob) -> StepResult:
 def server_device(
     trainer: Trainer | None, key: Key, round: int, classes: int, layout: Layout, initial: Params
 ) -> Callable[[Callable[[Me], Step[Any]]], Any]:
-    """Return `Federation.run_on_server`: it runs a step with the server's own trainer, without a client's data."""
+    """`Federation.run_on_server`: runs a step with the server's own trainer, without a client's data."""
     if trainer is None:
         return no_device
     own = key / "server" / round / "work"

@@ -1,4 +1,4 @@
-"""The value of a loss term, which may be somebody's own code."""
+"""Evaluates and checks loss terms, which may be a user's code."""
 
 import numbers
 from typing import Any
@@ -13,7 +13,7 @@ from unskew.tree import Params, check_unchanged, marks
 
 
 def term_value(term: Term, params: Params, aux: Aux, batch: Batch | None = None) -> Tensor:
-    """A term's value, a scalar; a plain number is a constant, as where a term is switched off in some rounds.
+    """A term's value, a scalar; a plain number is a constant.
 
     Raises:
         ProtocolError: If it is anything else.
@@ -43,7 +43,7 @@ def check_value(term: Term, params: Params, aux: Aux) -> bool:
     """Refuse a term that is a constant other than zero near `params`.
 
     Returns:
-        True if the value is not zero, as it is where a term is off: then nothing was checked.
+        True if the value is not zero; nothing was checked at zero, as when a term is off.
 
     Raises:
         ProtocolError: If it is.
@@ -54,10 +54,10 @@ def check_value(term: Term, params: Params, aux: Aux) -> bool:
 
 
 def check_gradient(term: Any, params: Params, aux: Aux) -> bool:
-    """Compare the gradient that a term writes out with that of its value, at a point near `params`.
+    """Compare a term's written gradient with that of its value, at a point near `params`.
 
     Returns:
-        True if the value is not zero, as it is where a term is off or has nothing yet to correct.
+        True if the value is not zero; a term may be off, or have nothing to correct yet.
 
     Raises:
         ProtocolError: If they differ by more than rounding, or the value is a constant other than zero.
@@ -93,7 +93,7 @@ def _near(params: Params) -> Params:
 
 
 def depends(term: Term, value: Tensor) -> bool:
-    """True if a value depends on the parameters, False if it is zero; any other constant is refused."""
+    """True if a value depends on the parameters, False if it is zero; other constants are refused."""
     if value.requires_grad or not bool(value):
         return value.requires_grad
     raise ProtocolError(

@@ -1,7 +1,7 @@
-"""One client's `Sgd`, `Fold` and `Run`, answered on one device.
+"""Answers one client's `Sgd`, `Fold` and `Run` on one device.
 
-The network is built once; the tensors being trained are views of one flat vector, which a request fills and an
-optimiser changes in place.  Inputs lie on the device from the start; an epoch is gathered in one call and sliced.
+The network is built once; its trained tensors are views of one flat vector, which an optimiser changes in place. Inputs
+are on the device from the start; an epoch is gathered in one call and sliced.
 """
 
 import math
@@ -49,7 +49,7 @@ from unskew.tree import Params, form_of
 
 
 def kernels(task: Task, device: torch.device) -> str:
-    """Forms of the network's layers used on a device, for the record: bits depend on it."""
+    """Forms of the network's layers on a device, for the record; bits depend on them."""
     if device.type != "cpu":
         return "torch"
     form = "written-out" if dense.kernel(task) else "channels-last" if wants_channels_last(task.module()) else "torch"
@@ -82,7 +82,7 @@ class LocalTrainer:
     """Answers one client's requests on `device`.
 
     `kernels` is "auto" for the fastest equal form of the network (`local/kernels.py`, `local/dense.py`), or "plain" for
-    PyTorch's layers as they are.  `others` are the trainers of clients with another network, on the same data.
+    PyTorch's layers.  `others` are the trainers of clients with another network, on the same data.
     """
 
     # Examples that are evaluated, or handed to a fold, at once.
@@ -131,7 +131,7 @@ class LocalTrainer:
             self._block = forward_block(module)
 
     def answer(self, me: Me, index: int, request: object) -> Any:
-        """Answer a request; `index` counts the step's requests of this kind, so that each has its own randomness."""
+        """Answer a request; `index` counts the step's requests of this kind, and keys its randomness."""
         if me.id in self.others:
             return self.others[me.id].answer(me, index, request)
         if isinstance(request, Sgd):
@@ -143,7 +143,7 @@ class LocalTrainer:
         return refuse_request("step", request)
 
     def of(self, client: ClientId | None) -> "LocalTrainer":
-        """The trainer with the client's network; this one is everybody else's, and the server's."""
+        """The trainer for the client's network; by default, and for the server, this one."""
         return self if client is None else self.others.get(client, self)
 
     def local(self, me: Me, index: int) -> "_Local":
@@ -157,8 +157,8 @@ class LocalTrainer:
         Raises:
             DivergedError: If the loss or a parameter became NaN or infinite and may not; names client and round.
             DataError: If BatchNorm meets a client with a single example.
-            ProtocolError: If `job.start` is not a model of the task, the server is to train on data of its own, or
-                `check_terms` refuses a term.
+            ProtocolError: If `job.start` is not a model of the task, the server trains without data, or `check_terms`
+                refuses a term.
         """
         self.check_model(job.start)
         if me.id == SERVER_ID and job.examples is None:
@@ -420,8 +420,7 @@ class LocalTrainer:
     def check_model(self, params: Params) -> None:
         """Refuse a model that is not the task's.
 
-        The reference network would fill gaps with values of its own, and loading repeats a tensor of another shape
-        where it can and rounds one of another type.
+        PyTorch would fill gaps, broadcast other shapes and round other types.
 
         Raises:
             ProtocolError: Saying what is wrong with it.
@@ -430,7 +429,7 @@ class LocalTrainer:
             raise ProtocolError(wrong)
 
     def fault(self, params: Params) -> str:
-        """Describe how a model differs from the task's; empty if it does not."""
+        """How a model differs from the task's, in words; empty if it does not."""
         given: object = params  # what a method makes of it
         if not isinstance(given, Mapping):
             return (
@@ -499,7 +498,7 @@ class LocalTrainer:
         return carry
 
     def at_once(self, n: int) -> int:
-        """Examples of `n` whose losses are taken together: all, where they depend on each other."""
+        """Examples of `n` whose losses are taken together: all, if they interact."""
         return max(n, 1) if self.task.batchwise else at_once(self.device_data.x, LocalTrainer.CHUNK)
 
     def evaluate(self, params: Params, part: Literal["test", "train"], rows: Tensor | None = None) -> Columns:
@@ -523,7 +522,7 @@ class LocalTrainer:
         return joined([self.task.columns(logits, y[pick]) for pick, logits in self.predict(params, x, rows)])
 
     def predict(self, params: Params, x: Rows, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
-        """Logits of all inputs or of some rows, with their places: as many at a time as pass the network together."""
+        """Logits of all inputs or of some rows, with their positions, in batches."""
         with torch.no_grad():
             most = at_once(x, LocalTrainer.CHUNK)
             for pick in _slices(len(x), most) if rows is None else torch.split(rows, most):

@@ -23,9 +23,9 @@ _FIXED = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, 
 
 
 class Attributes:
-    """A network's plain attributes as they are now: `restore` puts them back.
+    """A network's plain attributes now; `restore` puts them back.
 
-    What a forward pass stores there would pass from client to client, and differ by executor.
+    A forward pass could change them, and results would depend on the order of clients.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -47,7 +47,7 @@ class Attributes:
             return value
 
     def restore(self) -> None:
-        """Put them back, and take away what is new."""
+        """Restore them, and remove new ones."""
         for i, name in self._now().keys() - self._given.keys():
             del vars(self._parts[i])[name]
         for (i, name), value in self._given.items():
@@ -74,9 +74,9 @@ def placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 class FeatureNetwork(nn.Module):
-    """The network, returning the input of its head, of no width unless that is one layer and called, and its output.
+    """The network with two results: the input of its head (of width 0 unless that is one layer), and its output.
 
-    In evaluation mode each pass begins with the network's attributes as they were given; `restore` is for training.
+    In evaluation mode each pass begins with the network's original attributes; `restore` is for training.
     """
 
     def __init__(self, module: nn.Module, head: Sequence[str]) -> None:
@@ -100,14 +100,14 @@ class FeatureNetwork(nn.Module):
         return logits.new_zeros(len(logits), 0) if features is None else features, logits
 
     def restore(self) -> None:
-        """Put the network's attributes back to what they were given as."""
+        """Restore the network's original attributes."""
         if self._attributes is not None:
             self._attributes.restore()
 
 
 @dataclass(eq=False)
 class Workspace:
-    """A network whose trained tensors are views of `vector`; one per choice of tensors that may change."""
+    """A network whose trained tensors are views of `vector`; one for each choice of trained tensors."""
 
     network: FeatureNetwork
     names: tuple[str, ...]
@@ -130,12 +130,12 @@ class Workspace:
 
     @cached_property
     def velocities(self) -> dict[str, Tensor]:
-        """Memory of SGD with momentum by name, of one optimisation at a time."""
+        """Velocities of SGD with momentum by name, for one optimisation at a time."""
         return dict(zip(self.names, self.tensors(torch.empty_like(self.gradient)), strict=True))
 
     @torch.no_grad()
     def load(self, start: Params) -> None:
-        """Begin with these parameters and buffers."""
+        """Load these parameters and buffers."""
         for name, t in self.parameters.items():
             t.copy_(start[name])
         for name, (owner, last) in self.buffers.items():
@@ -149,7 +149,7 @@ class Workspace:
         """A copy of the parameters and buffers.
 
         Raises:
-            ConfigError: If the network has put a parameter elsewhere, so that its training was lost.
+            ConfigError: If the network has replaced a parameter, so that its training was lost.
         """
         for name, (owner, last, address) in self.views.items():
             if getattr(owner, last) is not self.parameters[name] or self.parameters[name].data_ptr() != address:
@@ -221,7 +221,7 @@ def make_workspace(
 
 
 def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze: bool) -> None:
-    """Put layers into training mode, except those whose running statistics stay as they are."""
+    """Put layers into training mode, except those with frozen running statistics."""
     module.train()
     for name, layer in module.named_modules():
         # Statistics follow the batches only where the layer itself may change: a frozen body keeps its own.

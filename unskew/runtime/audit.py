@@ -1,4 +1,4 @@
-"""A participant's audit log: every request that a client answers is a row, on the disk before the answer leaves."""
+"""A participant's audit log: a row for every request, on the disk before the answer leaves."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ _REPORTED = {"examples": "counts of examples", "losses": "training losses", "sco
 
 
 def append(path: Path, action: str, **row: Any) -> None:
-    """Append a row to the audit log, on the disk when this returns; OSError if the disk refuses."""
+    """Append a row to the audit log, synced to the disk; OSError if the disk refuses."""
     append_row(path, {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "action": action[:40], **row})
 
 
 def record(path: Path, request: Envelope, reply: Envelope) -> None:
-    """Append a row about a request and its answer, on the disk when this returns; OSError if the disk refuses."""
+    """Append a row on a request and its answer, synced to the disk; OSError if the disk refuses."""
     asked, answered = _head(request), _head(reply)
     context = asked.get("context")
     place = {**(context if isinstance(context, dict) else {}), **asked}

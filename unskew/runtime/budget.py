@@ -1,12 +1,11 @@
-"""A client's own record of the noised uploads it has made, across runs, and its refusal to make more than are paid for.
+"""A client's own record of its noised uploads, across runs, and the limit of their privacy cost.
 
 Notation   z      noise multiplier of an upload: standard deviation of its noise over its L2 sensitivity
-           q      share: probability that an example is in what the upload is about, 1 if all are
-All uploads about one data set are composed, of whatever experiment (`unskew.server.privacy.composed_epsilon`).
+           q      share: probability that an example is in the upload's sample, 1 if all are
+All uploads from one data set are composed, over all experiments (`unskew.server.privacy.composed_epsilon`).
 
-A server says how often it asks; this record, a database, says how often the client answered.  It lies outside the run's
-folder and is kept by data set, so that neither a new run nor a new federation starts from nothing.  The same request,
-on the same data in the same run, draws the same noise: answering it again tells nothing new and costs nothing.
+The record is a database outside the run's folder, kept by data set, so that a new run or federation does not reset it.
+The same request, on the same data in the same run, draws the same noise, so answering it again costs nothing.
 """
 
 import sqlite3
@@ -30,10 +29,10 @@ _TABLES = (
 
 
 class NoisedUpload(NamedTuple):
-    """The place of a noised upload.
+    """The identity of a noised upload.
 
     Attributes:
-        data: SHA-256 of the data it is about.
+        data: SHA-256 of its data.
         experiment: SHA-256 of the resolved experiment.
         cell: Index of the seed and method.
         request: SHA-256 of run, cell, round and request: the noise is drawn from it.
@@ -51,8 +50,8 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
     Args:
         path: The record.
         upload: The upload.
-        spending: What it costs, by purpose.
-        rules: Those of the participant: the greatest epsilon of all uploads about the data.
+        spending: Its cost, by purpose.
+        rules: The participant's, with the greatest epsilon of all uploads from the data.
 
     Raises:
         WireError: If it would cost more than the experiment or the participant's policy allows.
@@ -78,7 +77,7 @@ def charge(path: Path, upload: NoisedUpload, spending: Sequence[Spending], rules
 
 
 def check_planned(path: Path, data: str, spending: Sequence[Spending], rules: Rules) -> None:
-    """Refuse an experiment before its first upload, if all of them would cost more than the policy allows."""
+    """Refuse an experiment before its first upload, if all its uploads would cost more than the policy allows."""
     with _opened(path) as db:
         _check(db, data, spending, rules, "after this experiment")
 
@@ -94,7 +93,7 @@ def _check(db: sqlite3.Connection, data: str, more: Sequence[Spending], rules: R
 
 
 def bind(path: Path, place: str, what: str) -> None:
-    """Record what a client commits itself to in a place, before its reply leaves; refuse anything else there."""
+    """Record a client's commitment in a place, before its reply leaves; a different one there is refused."""
     with _opened(path) as db:
         db.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (place, what))
         (bound,) = db.execute("SELECT what FROM bound WHERE place = ?", (place,)).fetchone()

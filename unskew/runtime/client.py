@@ -1,17 +1,16 @@
 """The client's half of a deployment: answers the server's requests, whatever the network.
 
-Nothing is kept in the process, which may live for one request only: what a client remembers is in files.
+The process may live for one request only, so a client's memory is in files.
 
     STATE/                           on the client's own disk
         draws.secret                 32 random bytes: the root of noise and masks that the server must not know
-        bound.sqlite                 whose sum was unmasked in each round, and which model evaluated, in any run
-        <run>/<cell>/                by the run's random name, and by the index of seed and method
+        bound.sqlite                 sums unmasked and models evaluated in each round, over all runs
+        <run>/<cell>/                by the run's random name, and the index of seed and method
             000012-4f...-0003        round 12, a go at it, hop 3: one answer and its consequences
 
-An answer is one file: the reply, the client's memory from then on, and the values it holds for the round.  The file is
-written atomically, so a client that is killed has either answered or not begun, and a request that comes twice gets the
-same bytes twice.  A request names the answer whose memory counts: a server that resumes from a checkpoint, or has lost
-a reply, names an earlier one.  So that answer is kept, and the one that counted when its round began.
+An answer is one file, written atomically: the reply, the client's memory from then on, and the values it holds for the
+round.  A repeated request gets the same bytes.  A request names the answer whose memory counts, which is an earlier one
+after a resume or a lost reply.  So that answer is kept, and the one that counted when its round began.
 """
 
 import errno
@@ -74,7 +73,7 @@ SECRET = "draws.secret"
 
 
 def reason_of(error: Exception, folder: Path) -> str:
-    """What the server may know of an error: it may quote the client's data, and its own log has it whole."""
+    """What the server may know of an error, which may quote the client's data; the client's log has all of it."""
     if isinstance(error, UnskewError):
         return str(error)
     if isinstance(error, OSError):
@@ -89,7 +88,7 @@ def reason_of(error: Exception, folder: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ClientSetup:
-    """Objects a client needs for one seed and method.
+    """A client's objects for one seed and method.
 
     Attributes:
         method: Method whose steps are run.
@@ -98,8 +97,8 @@ class ClientSetup:
         initial: Initial model, which the client can build by itself.
         seed: Root of the run's randomness.
         eval_set: Rows (None is all) of the test or training inputs to evaluate on, by part.
-        keep_model: Writes the final model, and the one that the server served it, if any, into the client's own folder;
-            None keeps no model.
+        keep_model: Writes the final model, and the one that the server served, if any, into the client's folder; None
+            keeps no model.
         name: Label of the method, for the lines about progress.
     """
 
@@ -118,14 +117,14 @@ class ClientRuntime:
     """One client of a deployment.
 
     Attributes:
-        info: The client's description of itself; its data are hashed under a key before it leaves.
-        state: Folder for all that it remembers.
+        info: The client's description of itself; the hash of its data is keyed before it leaves.
+        state: Folder for its memory.
         open_setup: Makes the setup of a cell from its index.
-        rules: The participant's own.
+        rules: The participant's.
         audit: File of the audit log; None keeps none.
         privacy: Record of noised uploads, across runs; by default in `state`.
-        account: Name of the data in that record, which no experiment changes; by default `info.data`.
-        rounds: Rounds of the experiment, beyond which it answers no step; None knows of no end.
+        account: Name of the data in that record; by default `info.data`.
+        rounds: Number of rounds; later steps are refused.  None is no limit.
         said: The refusals that the log had last.
     """
 
@@ -149,7 +148,7 @@ class ClientRuntime:
         log(f"client {self.client}: {text}")
 
     def answer(self, envelope: Envelope) -> Envelope:
-        """Reply to a request; whatever is wrong with it, there is a reply.  It is in the audit log before it leaves."""
+        """Reply to a request; errors become replies, too.  The reply is in the audit log before it leaves."""
         reply = self._answer(envelope)
         if self.audit is not None:
             try:

@@ -1,6 +1,6 @@
-"""Clients' numbers of examples, by which means are weighted: declared when a client joins, and held to in every reply.
+"""Clients' numbers of examples, which weight means: declared when a client joins, and checked in every reply.
 
-No server can count a client's examples.  It can keep the client to one number, below what the deployment's terms allow.
+A server cannot count a client's examples, but it can hold the client to one number below a limit.
 """
 
 import typing
@@ -15,7 +15,7 @@ from unskew.tree import hints_of, is_record
 
 
 def counts_in(reply: Any) -> Iterator[int]:
-    """Yield the numbers of examples in a reply, which its types name as such: counts, and sums of counts by class."""
+    """Numbers of examples in a reply, as its types declare: counts, and sums of counts by class."""
     if not is_record(reply):
         return
     of: type = type(reply)
@@ -47,12 +47,12 @@ def taken_apart(step: str, value: Any, n: int) -> tuple[Any, Any]:
     """Reply and memory that a step has returned.
 
     Args:
-        step: Name of the step, for the sentence.
-        value: What it has returned.
+        step: Name of the step, for messages.
+        value: Its result.
         n: The client's number of training examples.
 
     Raises:
-        ProtocolError: If it is no such pair, or the reply has another number of examples: noise covers no such number.
+        ProtocolError: If it is no such pair, or the reply has another number of examples.
     """
     if not isinstance(value, tuple) or len(value) != 2:
         raise ProtocolError(f"step {step!r} must return (reply, memory), got {type(value).__name__}")
@@ -66,7 +66,7 @@ def taken_apart(step: str, value: Any, n: int) -> tuple[Any, Any]:
 
 
 def check_count(counts: Iterable[int], declared: int | None, most: int) -> int | None:
-    """Return the number of examples that a client says it has; None if it says none.
+    """The number of examples that a client reports; None if it reports none.
 
     Args:
         counts: All such numbers in its reply and around it.

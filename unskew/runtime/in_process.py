@@ -1,7 +1,6 @@
 """The in-process clients of a run: their data, memory and held values are in this process.
 
-They do what a network would do and no more: a message reaches one client and a reply comes back, and a held value moves
-when a message carries it.
+As over a network, a message reaches one client and a reply comes back, and a held value moves with a message.
 """
 
 from collections import deque
@@ -79,8 +78,7 @@ class Population:
     def me(self, client: ClientId, round: int, key: Key, step: str = "") -> Me:
         """The client's view of itself when it runs a step.
 
-        Steps of one round may share a key, as batches are to be the same whatever a step is called; noise that is added
-        to what they send is drawn for each anew.
+        Steps of one round may share a key for batches; noise on what they send is drawn for each step.
         """
         lasting = Key(key.seed) / "client" / client / "lasting"
         n, histogram = self._examples[client], self.histograms[client]
@@ -93,10 +91,10 @@ class InProcessClients(Clients):
 
     Args:
         method: Method whose steps they run.
-        population: Their data's sizes, and the model.
+        population: The sizes of their data, and the model.
         executor: Does their local work.
         key: Root of all randomness.
-        codec: Send every message through the wire's bytes and back, and check it, as a network would.
+        codec: Encode, decode and check every message, as a network would.
 
     Raises:
         ProtocolError: If a step's annotations do not say what it receives, returns and keeps.
@@ -120,7 +118,7 @@ class InProcessClients(Clients):
         self.replies = Validator(model.initial, 0, least=0, sizes=sizes)
 
     def through_bytes(self, message: Any, of: Any, validator: Validator, what: str) -> Any:
-        """Encode and decode a message of type `of`; what arrives is put where the models are.
+        """Encode and decode a message of type `of`; its tensors arrive on the models' device.
 
         Raises:
             ProtocolError: If another machine would refuse it.
@@ -144,7 +142,7 @@ class InProcessClients(Clients):
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
-        """Return the models the clients would use: those they are served, adapted by `personalise`."""
+        """The models the clients would use: those they are served, adapted by `personalise`."""
         own: Mapping[ClientId, Params | None] = served
         if personalise is not None:
             jobs = {
@@ -159,7 +157,7 @@ class InProcessClients(Clients):
     def personal_job(
         self, personalise: Callable[..., Any], client: ClientId, model: Params | None, t: int, watched: bool
     ) -> StepJob:
-        """Prepare the adaptation of one client's model."""
+        """The job that adapts one client's model."""
         key = self.key / "round" / t / "client" / client / "personalise"
         me = self.population.me(client, t, key, "personalise")
         return StepJob("personalise", personalise, me, model, self.memory.get(client), watched=watched and t <= FIRST)
@@ -282,10 +280,10 @@ class Simulator(Driver[S]):
     """Runs one method on clients in this process.
 
     Args:
-        method, population, executor: The method, its clients, and what does their local work.
+        method, population, executor: The method, its clients, and the executor of their local work.
         seed: Root of all randomness.
-        codec: Send every message through the wire's bytes and back, as a network would.
-        options: `clients_per_round`, `outage` and `channel`, as of `Driver`.
+        codec: Encode and decode every message, as a network would.
+        options: `clients_per_round`, `outage` and `channel`, as in `Driver`.
 
     Raises:
         ProtocolError, ConfigError: As `Driver`.
@@ -309,7 +307,7 @@ class Simulator(Driver[S]):
 
 
 def without_local_work(work: StepJob) -> tuple[bool, Any]:
-    """Return (True, result) of a step without local work: most personal models are put together, not trained."""
+    """(True, result) of a step without local work, as most personal models are put together and not trained."""
     step = work.start()
     if not isinstance(step, GeneratorType):
         return True, step

@@ -33,7 +33,7 @@ class _Json(logging.Formatter):
 
 
 def show(form: Format = "text", file: Path | None = None) -> None:
-    """Show the log on stderr from now on, and write it to a file that is rotated, if one is given."""
+    """Show the log on stderr from now on, and with `file` also write it to a rotated file."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +48,6 @@ def show(form: Format = "text", file: Path | None = None) -> None:
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """Turn text from elsewhere into one line that is safe for a terminal and a log."""
+    """Text from elsewhere as one line that is safe for a terminal and a log."""
     line = "".join(ch if ch.isprintable() else " " for ch in text[: longest + 1])
     return line if len(line) <= longest else line[: longest - 3] + "..."

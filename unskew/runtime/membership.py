@@ -1,7 +1,7 @@
-"""Membership: which clients are there, and take part.
+"""Membership: which clients are connected and take part.
 
-Which client is on the other end of a connection, the network says (`message.Transport`).  Each is greeted when it
-comes, and introduces itself; it takes part if its data and its model are those of the others.
+The network identifies clients (`message.Transport`).  Each is greeted when it connects, and introduces itself; it takes
+part if its data and model match those of the others.
 """
 
 import hashlib
@@ -58,9 +58,9 @@ _SHARED = {
 
 
 def differs(expected: ClientInfo, received: ClientInfo, others: Iterable[ClientInfo] = ()) -> str | None:
-    """Describe the first difference from what is expected; None if there is none.
+    """The first difference from what is expected, in words; None if there is none.
 
-    What the server does not say itself, most of the `others` do: the client that came first must not keep out all
+    What the server does not expect, the majority of `others` decides, so that the first client cannot keep out all
     others.
     """
     others = list(others)
@@ -93,7 +93,7 @@ def layout_hash(model: Params) -> str:
 
 
 class Requests:
-    """Requests that are under way on a network, one to a client at most."""
+    """Pending requests, at most one to a client."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -104,7 +104,7 @@ class Requests:
     def send(
         self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int, here: Container[ClientId]
     ) -> None:
-        """Send each client its envelope, if it is here; its reply has at most `most` bytes."""
+        """Send envelopes to clients that are here; a reply has at most `most` bytes."""
         end = time.monotonic() + deadline_s, Lost(f"late: no reply within {deadline_s:g} s", late=True)
         self.forget(envelopes)
         self._soonest = min(self._soonest, end[0])
@@ -121,11 +121,11 @@ class Requests:
         return first, self._came.pop(first)
 
     def waits_for(self, client: ClientId) -> bool:
-        """True if a client's reply has yet to be looked at."""
+        """True if a client's reply has not been read yet."""
         return client in self._ends or client in self._came
 
     def settle(self) -> None:
-        """Wait for all replies; `next` has them."""
+        """Wait for all replies; `next` returns them."""
         while self._ends:
             self._look()
 
@@ -143,7 +143,7 @@ class Requests:
             self._came[client] = due[client]
 
     def forget(self, clients: Iterable[ClientId]) -> None:
-        """Wait for replies of these clients no longer."""
+        """Stop waiting for replies of these clients."""
         for client in clients:
             self._came.pop(client, None)
             if self._ends.pop(client, None) is not None:
@@ -152,7 +152,7 @@ class Requests:
     def exchange(
         self, envelopes: Mapping[ClientId, Envelope], deadline_s: float, most: int
     ) -> dict[ClientId, Envelope | Lost]:
-        """Send all envelopes together, and return all replies, in the order in which they came."""
+        """Send all envelopes together, and return all replies in the order of arrival."""
         replies: dict[ClientId, Envelope | Lost] = {}
         try:
             self.send(envelopes, deadline_s, most, envelopes)
@@ -165,15 +165,15 @@ class Requests:
 
 @dataclass
 class Standing:
-    """Where a client stands that is connected.
+    """State of a connected client.
 
     Attributes:
         here: True if it takes part.
-        reason: Why it is refused, until it is mended; empty if it is not.
+        reason: Why it is refused; empty if it is not.
         again: Time from which it is greeted again.
-        late: Rounds in a row in which it was late.
-        hurried: True if its last request has another deadline than the deployment's own.
-        noted: Reasons for which it takes no part that were noted.
+        late: Consecutive rounds in which it was late.
+        hurried: True if its last request had another deadline than the deployment's.
+        noted: Noted reasons why it takes no part.
     """
 
     here: bool = False
@@ -186,18 +186,17 @@ class Standing:
 
 @dataclass(eq=False)
 class Membership:
-    """The clients that are connected, and which of them take part.
+    """The connected clients, and which of them take part.
 
     Attributes:
         transport: The network.
         run: Random name of the run.
-        expected: The server's own description, with which clients' must agree; what is empty in it accepts any.
+        expected: The server's own description, which clients' must match; empty fields accept any.
         config: The server's terms.
         clients: Clients that may take part; by default all.
-        known: Introductions of the clients that connected before; those that connect now are added, and those that may
-            not take part any more are dropped.
+        known: Introductions of the clients so far.
         note: Called once for every client that is accepted or rejected, with the reason.
-        agreed: Rules of a table's columns that clients have agreed on; None if they have not, or need not.
+        agreed: Rules of a table's columns that clients have agreed on; None without.
     """
 
     transport: Transport
@@ -224,12 +223,12 @@ class Membership:
         return tuple(c for c, standing in sorted(self._standing.items()) if standing.here)
 
     def refused(self) -> list[tuple[ClientId, str]]:
-        """Return (client, reason) for those rejected since the last call."""
+        """(client, reason) of those rejected since the last call."""
         rejected, self._unreported = self._unreported, []
         return rejected
 
     def expect(self, expected: ClientInfo) -> None:
-        """Require more of clients from now on, also of those that are here; `expected` is as of the constructor."""
+        """Require more of clients, also of those that are here; `expected` is as in the constructor."""
         self.expected = expected
         self._send_away(self.present)
 
@@ -243,9 +242,9 @@ class Membership:
         return bool(odd)
 
     def call(self, deadline_s: float = HELLO_S) -> None:
-        """Drop clients that are gone, greet new ones, and tell those that were refused why.
+        """Drop clients that are gone, greet new ones, and tell refused ones why.
 
-        A client that was refused may have been mended meanwhile: it is greeted again now and then.
+        Refused clients are greeted again now and then, as they may have been corrected.
         """
         here, now = self.transport.clients() & self._may, time.monotonic()
         for client in self._standing.keys() - here:
@@ -263,7 +262,11 @@ class Membership:
             self._admit(client, came, deadline_s)
 
     def wait(self, at_least: int, wait_s: float) -> None:
-        """Greet clients until `at_least` take part; QuorumError after `wait_s` seconds, or if too many are refused."""
+        """Greet clients until `at_least` take part.
+
+        Raises:
+            QuorumError: After `wait_s` seconds, or if too many are refused.
+        """
         end = time.monotonic() + wait_s
         before: object = None
         for standing in self._standing.values():
@@ -288,7 +291,7 @@ class Membership:
             time.sleep(PAUSE_S)
 
     def send(self, envelopes: Mapping[ClientId, Envelope], timeout_s: float | None, most: int) -> None:
-        """Send each client that takes part its envelope; `next` has the replies, of at most `most` bytes."""
+        """Send envelopes to clients that take part; `next` has the replies, of at most `most` bytes."""
         deadline_s = self.config.deadline_s if timeout_s is None else timeout_s
         self.requests.send(envelopes, deadline_s, most, {*self.present})
         for client in envelopes.keys() & self._standing.keys():
@@ -297,8 +300,8 @@ class Membership:
     def next(self, among: Container[ClientId]) -> tuple[ClientId, Envelope | Lost]:
         """Wait for the next reply of one of these clients.
 
-        A client that does not reply by the deployment's own deadline is greeted before it is asked again.  After three
-        late rounds in a row it is left out for as long as the others have waited for it.
+        A client that misses the deployment's deadline is greeted before it is asked again.  After three late rounds in
+        a row it is left out for as long as the others have waited for it.
         """
         client, came = self.requests.next(among)
         standing = self._standing.get(client, Standing())  # it may be gone by now

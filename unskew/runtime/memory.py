@@ -1,8 +1,7 @@
 """Client memory between rounds, kept by round.
 
-The last two rounds stay: a server that resumes from round t must find clients that can be at t.  Writes of a round are
-staged and become visible to later asks of the same round at once, to the next round only when the round is committed;
-a round that fails leaves no trace.
+The last two rounds stay, for a server that resumes.  Writes of a round are staged: later asks of the round see them at
+once, the next round only after a commit.  A failed round leaves no trace.
 """
 
 from typing import Any
@@ -24,7 +23,7 @@ class Memory:
         return max(self._rounds)
 
     def get(self, client: ClientId) -> Any:
-        """Return the client's present memory; None if it has none."""
+        """The client's present memory; None if it has none."""
         if client in self._staged:
             return self._staged[client]
         return self._rounds[self.round].get(client)
@@ -34,10 +33,10 @@ class Memory:
         self._staged[client] = value
 
     def commit(self, round: int) -> None:
-        """End a round: what was staged is remembered, and the round before the last is forgotten.
+        """End a round: staged values are kept, and the round before the last is forgotten.
 
         Raises:
-            ProtocolError: If the round is not later than the last; what it wrote would be hidden by newer values.
+            ProtocolError: If the round is not later than the last.
         """
         if round <= self.round:
             raise ProtocolError(
@@ -52,7 +51,7 @@ class Memory:
         self._staged = {}
 
     def at(self, round: int) -> dict[ClientId, Any]:
-        """Return all memory at the end of `round`, one of the last two.
+        """All memory at the end of `round`, one of the last two.
 
         Raises:
             KeyError: If that round is no longer kept.

@@ -1,7 +1,7 @@
-"""Envelopes: what a server and its clients send each other around a plan's messages, and how they are delivered.
+"""Envelopes of a plan's messages between a server and its clients, and their transport.
 
-An envelope is an action, a head of plain JSON and the encoded payloads whose bytes the ledger counts.  A head is a
-record of one of the types below and is built like any message, so nothing else can be in it.
+An envelope is an action, a head in JSON and the encoded payloads, whose bytes the ledger counts.  A head has one of the
+types below and is decoded like any message.
 """
 
 import itertools
@@ -31,14 +31,14 @@ COUNT = 1 << 53
 # ---------------------------------------------------------------- requests
 @dataclass(frozen=True)
 class RoundContext:
-    """The run, cell and round that a request belongs to.
+    """The run, cell and round of a request.
 
     Attributes:
         run: Random name of the run.
         config: SHA-256 of the resolved experiment.
         cell: Index of the seed and method, counted from 0 in the run's order.
         round: Round, counted from 1.
-        attempt: Random name of this go at the round, which may be run again.
+        attempt: Random name of this attempt at the round, which may be run again.
     """
 
     run: str
@@ -48,17 +48,17 @@ class RoundContext:
     attempt: str = ""
 
     def answer(self, hop: int) -> str:
-        """Name of a client's answer in exchange `hop`, by which server and client know what it remembers from then."""
+        """Name of a client's answer in exchange `hop`, which identifies its memory from then on."""
         return f"{self.round:06d}-{self.attempt}-{hop:04d}"
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Request for the client's `ClientInfo`, the first message to one that has come.
+    """Request for the client's `ClientInfo`, the first message to a new connection.
 
     Attributes:
         refused: Why the client's last introduction was refused, for its log; empty in a first message.
-        agreed: Rules of all columns with the numbers that clients have agreed on; None before they have.
+        agreed: Rules of all columns with the agreed numbers; None before.
     """
 
     run: str
@@ -72,11 +72,11 @@ class StepRequest:
     """Request to run a step.  Payloads: the message, then the values that `moved` names.
 
     Attributes:
-        context: Where in the run it belongs.
+        context: Its place in the run.
         step: Name of the step.
         hop: Exchange of the round, counted from 0.
         index: Number of earlier requests for this step in this round.
-        since: The answer after which the client remembers what it then did (`RoundContext.answer`); empty for nothing.
+        since: The answer whose memory counts (`RoundContext.answer`); empty for none.
         moved: Values in the message that other clients held.
         refused: Why the client's last reply was refused, for its log; empty if it was not.
     """
@@ -117,24 +117,24 @@ class EvaluationRequest:
 # ---------------------------------------------------------------- replies
 @dataclass(frozen=True)
 class ClientInfo:
-    """A client's description of itself; all but `client`, `library`, `data` and `examples` must be the server's.
+    """A client's description of itself; all but `client`, `library`, `data` and `examples` must match the server's.
 
     Attributes:
         client: Number of the client, from 0.
         num_clients: Number of clients in the federation.
-        library: Version of unskew; another one than the server's is noted, since numbers may differ.
+        library: Version of unskew; a difference is noted, since numbers may differ.
         config: SHA-256 of the resolved experiment.
         classes: Names of the task's classes.
         layout: SHA-256 of the model's tensor names, shapes and element types.
-        data: SHA-256 of the data, and of the experiment's own splits; it is sent under a key of the client's own.
+        data: SHA-256 of the data and of the experiment's own splits, keyed with the client's secret.
         own: True if the client declared data of its own.
         examples: Number of its training examples by the experiment's seeds; empty if it keeps them to itself.
         columns: SHA-256 of its data's input columns, their kinds and their order; empty if they have no names.
-        images: "bytes" or "floats" and the shape of its images; empty if its data are none.
-        scale: Exponent of the power of two next to the largest absolute value of its images; None if they are bytes.
+        images: "bytes" or "floats" and the shape of its images; empty without images.
+        scale: Exponent of the power of two next to the largest absolute value of its images; None for bytes.
         frozen: SHA-256 of its network's frozen tensors; empty if it has none.
         input, target: Type and shape of one input and of one target, for a server without data, as ("float32", "64").
-        sums: Of its columns, while it lacks numbers that all must agree on, and knows neither inputs nor model.
+        sums: Of its columns, while numbers are yet to be agreed on; it then knows neither inputs nor model.
     """
 
     client: ClientId
@@ -188,7 +188,7 @@ class Score(NamedTuple):
 class EvaluationReply:
     """(part, values of the task's measures, number of examples) for each part that has examples.
 
-    None is the value of a measure that is not defined on them.
+    None is the value of a measure that is not defined there.
     """
 
     scores: tuple[tuple[str, tuple[float | None, ...], int], ...]
@@ -196,7 +196,7 @@ class EvaluationReply:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Answer of a client that did not do what was requested, or (waiting) has yet to be allowed to, with the reason."""
+    """Answer of a client that refuses a request, or (waiting) needs permission first, with the reason."""
 
     reason: str
 
@@ -219,11 +219,11 @@ REPLIES: Mapping[str, type] = {
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """One message on the network, in either direction, not yet decoded by its receiver.
+    """One message on the network, in either direction.
 
     Attributes:
         action: hello, ask, fetch or evaluate; in a reply also refused or waiting.
-        head: JSON of the record that goes with the action.
+        head: JSON of the head.
         parts: Encoded payloads.
     """
 
@@ -254,7 +254,7 @@ def write(action: str, head: object, *parts: bytes) -> Envelope:
 
 
 def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
-    """Decode the head of an envelope from elsewhere, perhaps of the protocol before or after this one, or refuse it."""
+    """The head of an envelope; one of another protocol version, or malformed, is refused."""
     if envelope.action not in heads:
         raise WireError(f"the action of a message must be one of {', '.join(heads)}, got {envelope.action[:40]!r}")
     if len(envelope.head) > HEAD_BYTES:
@@ -276,7 +276,7 @@ def read(envelope: Envelope, heads: Mapping[str, type]) -> Any:
 
 
 def other_protocol(theirs: int, library: str) -> str:
-    """Say why another side cannot be understood, and who has to do what; empty if it can."""
+    """Why another protocol version cannot be understood, and who must upgrade; empty if it can."""
     if abs(theirs - PROTOCOL) <= 1:
         return ""
     both = f"the site speaks protocol {theirs} (unskew {library}), the server {PROTOCOL} (unskew {__version__})"
@@ -289,13 +289,13 @@ def _refuse_constant(name: str) -> Any:
 
 # ---------------------------------------------------------------- envelopes as bytes
 def encode(envelope: Envelope) -> tuple[bytes, ...]:
-    """The bytes of an envelope, in pieces: its payloads are not copied, and may be those of other envelopes, too."""
+    """The bytes of an envelope, in pieces; payloads are not copied."""
     head = json.dumps([envelope.action, envelope.head, [len(p) for p in envelope.parts]]).encode()
     return _LENGTH.pack(len(head)) + head, *envelope.parts
 
 
 def decode(data: object) -> Envelope:
-    """Turn received bytes back into an envelope; refuse what is none."""
+    """An envelope from received bytes; anything else is refused."""
     if not isinstance(data, bytes | bytearray):
         raise WireError(f"a message must be bytes, got {type(data).__name__}")
     view = memoryview(data)
@@ -315,7 +315,7 @@ def decode(data: object) -> Envelope:
 
 
 def answer_to(data: object, answer: Callable[[Envelope], Envelope]) -> tuple[bytes, ...]:
-    """The encoded answer to an encoded request, whatever that is."""
+    """The encoded answer to an encoded request, which may be malformed."""
     try:
         envelope = decode(data)
     except WireError as error:
@@ -330,12 +330,12 @@ TOO_LARGE = "refused: its reply is larger than any of this run can be"
 
 @dataclass(frozen=True)
 class Lost:
-    """Placeholder for a reply or a held value that did not come, or cannot be used.
+    """Stands for a reply or a held value that did not come, or cannot be used.
 
     Attributes:
         reason: Reason, a sentence without its client.
         sent: False if the request never left the server.
-        late: True if the client gave no answer in time, not even an error.
+        late: True if there was no answer in time.
     """
 
     reason: str
@@ -346,7 +346,7 @@ class Lost:
 class Transport(Protocol):
     """A star network: the server sends to any client and gets one reply; clients do not reach each other.
 
-    Who somebody is, the network knows, by a key or whatever it has: nobody is another client by saying so.
+    The network authenticates clients, by a key or otherwise.
     """
 
     def clients(self) -> set[ClientId]:
@@ -354,24 +354,24 @@ class Transport(Protocol):
         ...
 
     def send(self, client: ClientId, envelope: Envelope, deadline_s: float, most: int) -> bool:
-        """Send a request to a client that has none; False if it cannot be reached.
+        """Send a request to a client without a pending one; False if it cannot be reached.
 
-        Its reply will not be asked for after so many seconds; one of more than `most` bytes is refused before it is in
+        After `deadline_s` its reply is no longer wanted; a reply of more than `most` bytes is refused before it is in
         memory.
         """
         ...
 
     def receive(self, seconds: float) -> Iterable[tuple[ClientId, Envelope | Lost]]:
-        """Replies that have come, or why there is none; waits for the first at most so many seconds."""
+        """Replies that have come, or reasons why not; waits for the first at most `seconds`."""
         ...
 
     def forget(self, client: ClientId, late: str = "") -> None:
-        """Wait for a client's reply no longer; if it is late, says how."""
+        """Stop waiting for a client's reply; `late` says why, if it is late."""
         ...
 
 
 def reply_of(data: object, most: float = math.inf) -> Envelope | Lost:
-    """What came as a reply, perhaps no bytes, or too many."""
+    """A received reply, which may be malformed or too large."""
     if isinstance(data, bytes | bytearray) and len(data) > most:
         return Lost(TOO_LARGE)
     try:

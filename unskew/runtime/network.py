@@ -1,12 +1,11 @@
-"""The remote clients of a run: a server reaches them by messages, whatever the network.
+"""The remote clients of a run, reached by messages over any network.
 
 The driver of rounds (`round.py`) answers a plan's requests as in one process, with the same keys, the same hops and the
 same rows in the ledger.  The network is a star: a value held by one client and sent to another is fetched and passed
-on.  The ledger records what the plan meant (device to device); what really went up and down is recorded beside it, as
-`NetworkTransfer` rows.
+on.  The ledger records the plan's transfers (device to device); the real ones, up and down, are `NetworkTransfer` rows.
 
-A reply counts if it answers this very request, has the type that the step declares and can be a message of this run
-(`validation.py`).  Any other reply is a failure of that client, like a reply that never came.
+A reply counts if it answers this request, has the declared type and passes `validation.py`.  Any other reply is a
+failure of that client, like a missing one.
 """
 
 import math
@@ -91,7 +90,7 @@ K = TypeVar("K")
 
 
 class Profile(NamedTuple):
-    """Structure of a client's value and norms of its tables, by which values of one kind are compared."""
+    """Structure of a client's value and norms of its tables, for comparison with others."""
 
     owner: ClientId
     outline: Outline
@@ -102,21 +101,21 @@ class Profile(NamedTuple):
 class RemoteClients(Clients):
     """Clients that are reached over a network.
 
-    Client memory stays with the clients.  The server only keeps, by client, the name of the answer after which it
-    remembers something; a client that has lost its memory refuses to take part and says so.
+    Client memory stays with the clients.  The server keeps the name of the answer after which each remembers something;
+    a client that has lost its memory refuses to take part.
 
     Attributes:
         method: Method whose steps they run; its annotations say what each step receives, returns and keeps.
         model: Task and model it is run on.
         membership: Clients that are connected, and the server's terms.
         executor: Evaluates the global model; trains nothing.
-        count: Counts a round that begins, for good, and returns how many have begun on this cell.
+        count: Records that a round begins, and returns how many have begun on this cell.
         key: Root of all randomness, as the driver's.
         cell: Index of seed and method, counted from 0.
-        seed_index: Place of the seed among the experiment's.
-        spool: Folder for replies that wait; None is the system's for temporary files.
-        before: What crossed the network before the first round, which has it in the record.
-        refused: Why the last reply of a client was refused, which it is yet to be told.
+        seed_index: Index of the seed among the experiment's.
+        spool: Folder for waiting replies; None is the system's for temporary files.
+        before: Transfers before the first round, for its record.
+        refused: Why the last reply of a client was refused, to be sent to it.
     """
 
     method: Method[Any]
@@ -155,7 +154,7 @@ class RemoteClients(Clients):
         self.membership.wait(self.config.min_clients, self.config.wait_s)
 
     def begin(self, t: int) -> "_RemoteRound":
-        """Open round `t`: clients that have come since the last one take part from now on."""
+        """Open round `t`: clients that connected since the last one now take part."""
         self.membership.call(min(HELLO_S, self.config.deadline_s))
         waits = self.membership.requests.waits_for  # not for those that have come back as another process
         self.under_way = {c: take for c, take in self.under_way.items() if waits(c)}
@@ -170,7 +169,7 @@ class RemoteClients(Clients):
     ) -> dict[str, dict[ClientId, Score]]:
         """Let each client evaluate its own model on its own data; after the last round it keeps the model.
 
-        Who has come since the last round began is asked then, too: there is no other time to get a model.
+        Clients that connected during the round are asked, too, as there is no other time to get a model.
         """
         self.membership.requests.settle()  # a client does one thing at a time
         if last:
@@ -193,7 +192,7 @@ class RemoteClients(Clients):
         return {part: {c: own[part] for c, own in scored if part in own} for part in parts}
 
     def scores(self, parts: Sequence[str], c: ClientId, head: EvaluationReply, payload: object) -> dict[str, Score]:
-        """A client's report on its own model, by part: all measures in their ranges, on as many examples as before."""
+        """A client's report on its own model, by part, with measures in range and as many examples as before."""
         measures, scores = self.model.measures, dict[str, Score]()
         for part, values, n in head.scores:
             if part not in parts or len(values) != len(measures) or n < 1:
@@ -209,13 +208,13 @@ class RemoteClients(Clients):
         return scores
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """Return failures outside the plan, and all network transfers, since the last call."""
+        """Failures outside the plan, and all network transfers, since the last call."""
         failures, sent = self._failures, self._sent
         self._failures, self._sent = [], []
         return failures, sent
 
     def drain_warnings(self) -> tuple[str, ...]:
-        """Return sentences for the user since the last call."""
+        """Notes for the user since the last call."""
         warnings, self._warnings = tuple(self._warnings), []
         return warnings
 
@@ -231,17 +230,17 @@ class RemoteClients(Clients):
         payloads: Mapping[ClientId, int] = {},
         first: int | None = None,
     ) -> Iterator[tuple[ClientId, R | Lost]]:
-        """Send envelopes, yield what is made of each reply as it comes, and record what went to and fro.
+        """Send envelopes, yield the result of each reply as it comes, and record the transfers.
 
         Args:
             action: Action of the envelopes, and of replies that are no refusal.
             t, hop: The exchange.
             envelopes: Requests by client.
             timeout_s: Longest time; None is the deployment's own.
-            check: (client, head, payloads) -> what is made of a reply; it raises WireError for one that cannot be.
+            check: (client, head, payloads) -> the result; it raises WireError for an invalid reply.
             payloads: Number of payloads of a reply by client, by default none.
-            first: Replies to wait for, of all that are under way, with each as its own exchange has it; None waits for
-                all of these.
+            first: Number of replies to wait for among all pending ones, of earlier exchanges, too; None waits for all
+                of these.
         """
         self._failures.extend(LostReply(t, c, "hello", reason) for c, reason in self.membership.refused())
         most = HEAD_BYTES + max(payloads.values(), default=0) * self.validator.max_bytes
@@ -283,12 +282,12 @@ class RemoteClients(Clients):
                 self.membership.requests.forget(takes)
 
     def restart(self, t: int) -> None:
-        """Begin round `t` again, or go on without it: clients forget it by what they are asked next."""
+        """Begin round `t` again, or continue without it; the next request tells clients to forget it."""
         self.membership.requests.forget(self.under_way)
         self.under_way = {}
 
     def context(self, t: int) -> RoundContext:
-        """Place a request in the run."""
+        """A request's place in the run."""
         return RoundContext(self.membership.run, self.membership.expected.config, self.cell, t)
 
 

@@ -1,7 +1,6 @@
-"""The server's terms, and a participant's own rules: what may run on its data, and what may leave.
+"""The server's terms, and a participant's rules: what may run on its data, and what may leave.
 
-The coordinator writes the experiment, the server sends the orders; neither can change a participant's rules, which lie
-in a file of its own.
+Neither coordinator nor server can change a participant's rules, which are in a file of its own.
 """
 
 import json
@@ -33,9 +32,9 @@ class ServerConfig:
         wait_s: Longest time to wait for those clients, seconds.
         max_norm: Largest L2 norm of all floating-point tensors of a reply together.
         max_ratio: Largest norm of a reply's model, in multiples of the median of the replies to the same request.
-        max_examples: Largest number of training examples that a client may say it has.
-        own_data: Every client has data of its own, and the experiment's images are all for testing; else each has its
-            part of the experiment's split.
+        max_examples: Largest number of training examples that a client may report.
+        own_data: True if every client has its own data, and the experiment's images are all for testing; else each has
+            its part of the experiment's split.
     """
 
     num_clients: Annotated[int, Ge(1)]
@@ -54,22 +53,22 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """Rules of a participant: policy.toml.  Whatever is not set is allowed.
+    """Rules of a participant: policy.toml.  By default everything is allowed.
 
     Attributes:
-        accept: "policy" takes part in every experiment that these rules allow; "ask" waits until somebody accepts it.
+        accept: "policy" takes part in every experiment that these rules allow; "ask" waits until a person accepts it.
         methods: Names of the methods that may run, also with protections around them.
-        relay: False refuses to hand over values that are meant for other clients.
+        relay: False refuses to hand over values for other clients.
         metrics: False keeps losses, counts of trained examples, test results and the scale of images here.
-        sums: False keeps the sums of a table's columns here by which sites agree on numbers, and its words.
+        sums: False keeps the words and sums of a table's columns here, from which sites agree on numbers.
         max_minutes: Most minutes that the steps of one experiment may take here.
         max_bytes: Most bytes that may leave in one round, replies and relayed values together.
-        max_epsilon: Greatest epsilon of all noised uploads about one data set together, whatever the experiment; only
-            methods run then whose clients' own noise is on all that they reply but their number of examples.
+        max_epsilon: Greatest epsilon of all noised uploads from one data set together, over all experiments.  Only
+            methods run then whose clients add noise to everything in their replies but the number of examples.
         delta: Probability that belongs to max_epsilon.
-        paths: Files, folders with all that is in them, and hub: names that the coordinator may choose to be read here.
+        paths: Files, folders with their contents, and hub: names that the coordinator may choose to be read here.
         allow_code: True imports code that an experiment names, False does not, even with --allow-code.
-        coordinator: Fingerprint of the federation's authority, of whom alone experiments are taken.
+        coordinator: Fingerprint of the federation's authority; experiments of others are refused.
         audit: File of the audit log; by default audit.jsonl in the site's folder.
         privacy: File that records all noised uploads; by default privacy.sqlite in the user's own state folder.
     """
@@ -92,7 +91,7 @@ class SitePolicy:
 
 @dataclass(frozen=True)
 class Rules:
-    """A policy and the file it stands in, which refusals name.
+    """A policy and its file, which refusals name.
 
     Attributes:
         policy: The rules.
@@ -103,15 +102,15 @@ class Rules:
     where: str = "policy.toml"
 
     def forbid(self, key: str, reason: str) -> WireError:
-        """The refusal of a request, which names file and key."""
+        """The refusal of a request, with file and key."""
         return WireError(f"{reason} ({self.where}: {key} = {json.dumps(getattr(self.policy, key))})")
 
     def code_allowed(self, asked: bool) -> bool:
-        """True if code that an experiment names may be imported, given whether the user asked for that."""
+        """True if code that an experiment names may be imported; `asked` if the user asked for that."""
         return self.policy.allow_code if self.policy.allow_code is not None else asked
 
     def reading(self, *own: str | None) -> AbstractContextManager[None]:
-        """Read nothing within it but what this participant has named: `own` paths, and `paths` of the policy."""
+        """Allow only `own` paths, and `paths` of the policy, to be read within the block."""
         from unskew.data.places import reading_only  # with all of PyTorch
 
         return reading_only([*filter(None, own)], self.policy.paths, self.where)
@@ -121,7 +120,7 @@ class Rules:
         return Path(self.policy.audit).expanduser() if self.policy.audit else home / "audit.jsonl"
 
     def check_names(self, table: Mapping[str, Any]) -> None:
-        """Refuse an experiment, as a table of anything, whose methods may not run by their names; none is looked up."""
+        """Refuse an experiment (any table) with a method that may not run, by name, without looking methods up."""
         several = table.get("methods")
         for entry in several if isinstance(several, list) else [table.get("method")]:
             self._check_name(str(entry.get("name") if isinstance(entry, Mapping) else entry))
@@ -134,7 +133,7 @@ class Rules:
             raise ConfigError(f"method {name[:80]} may not run here: {self.where} allows methods = {list(allowed)}")
 
     def check_method(self, name: str, covered: bool) -> None:
-        """Refuse an experiment with a method that may not run; it is `covered` by noise on all that clients reply."""
+        """Refuse an experiment with a method that may not run; `covered` if noise covers all that clients reply."""
         self._check_name(name)
         if self.policy.max_epsilon is not None and not covered:
             raise ConfigError(

@@ -2,8 +2,8 @@
 
 A plan asks for steps on clients, for values that they hold and for the state of the channel.  The driver checks each
 request, draws which messages and replies are lost, moves held values, counts the bytes of every transfer, stages what
-clients remember and counts who replied.  Only how a message reaches a client and a reply comes back is left to the
-`Clients` of a run: `in_process.py` and `network.py` are two kinds.
+clients remember and counts who replied.  How a message reaches a client is up to the `Clients` of a run: those of
+`in_process.py` and `network.py`.
 """
 
 import math
@@ -142,9 +142,9 @@ class HeldValue:
     """A value that a client held, on its way to another client or the server.
 
     Attributes:
-        value: The value, or where it lies.
+        value: The value, or its place.
         size: Its size and kind.
-        data: The bytes it came in; empty in one process.
+        data: Its received bytes; empty in one process.
     """
 
     value: Any
@@ -152,7 +152,7 @@ class HeldValue:
     data: bytes = b""
 
     def read(self) -> Any:
-        """Return the value, brought here if it lies elsewhere."""
+        """The value, fetched if it lies elsewhere."""
         return self.value.read() if isinstance(self.value, Stored) else self.value
 
 
@@ -167,7 +167,7 @@ class Answer:
         n: Number of the client's training examples.
         examples: Number of examples processed in training.
         losses: Mean training loss of each local optimisation.
-        refused: Reason why the reply, although it came, does not count.
+        refused: Why a received reply does not count.
     """
 
     reply: Any
@@ -181,18 +181,18 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One request of a plan for a step, without the clients that cannot be reached.
+    """One request of a plan for a step, without unreachable clients.
 
     Attributes:
         hop: Exchange of the round, counted from 0.
         step: Name of the step.
         index: Number of earlier requests for this step in this round.
-        messages: Message by client.  Many clients may be sent one and the same object.
+        messages: Message by client; many clients may share one object.
         moving: Values in a client's message that other clients hold, each once.
         values: All those values.
-        timeout_s: Longest time the plan allows, seconds; None leaves it to the deployment.
-        folds: True if the driver drops each reply as soon as it has it, so that others should not wait in memory.
-        first: Remote replies to wait for, of all that are under way; None waits for all to these messages.
+        timeout_s: Longest time the plan allows, seconds; None is the deployment's.
+        folds: True if the driver folds and drops each reply at once, so that few should be in memory.
+        first: Remote replies to wait for among all pending ones; None waits for all to these messages.
     """
 
     hop: int
@@ -212,12 +212,12 @@ class ClientsInRound(Protocol):
     def run(self, exchange: Exchange) -> Iterator[tuple[ClientId, Answer | Lost]]:
         """Run the step on every client of `exchange.messages`, and yield their answers in that order.
 
-        Remote clients' are yielded as they come if there is a number of `first` ones, earlier exchanges' too.
+        Remote answers are yielded as they come if `first` is set, with those of earlier exchanges.
         """
         ...
 
     def suspects(self, before: Params | None, after: Params | None) -> Mapping[ClientId, str]:
-        """Find clients whose replies made the global model diverge; the reason by client, empty if it did not.
+        """Clients whose replies made the global model diverge, with the reason; empty if it did not.
 
         In one process no client is malicious, and divergence is the method's own.
 
@@ -227,7 +227,7 @@ class ClientsInRound(Protocol):
         return {}
 
     def fetch(self, held: Sequence[Held], hop: int, timeout_s: float | None) -> Mapping[Held, HeldValue | Lost]:
-        """Bring held values here.
+        """Fetch held values.
 
         Raises:
             ProtocolError: If the plan asks for a value that no client can hold.
@@ -236,7 +236,7 @@ class ClientsInRound(Protocol):
 
 
 class Clients(Protocol):
-    """The clients of a run, wherever they are; what is not abstract is what clients in one process do.
+    """The clients of a run; the defaults here are for clients in one process.
 
     Attributes:
         ids: All clients, ascending.
@@ -244,8 +244,8 @@ class Clients(Protocol):
         memory: The server's knowledge of what clients remember: in one process the memory itself.
         memory_type: Type of a client's entry in `memory`, for checkpoints.
         executor: Evaluates models on the server; in one process it does the clients' work, too.
-        rounds_begun: Rounds that were begun, those that were undone included; 0 where such a round is the same again.
-        under_way: Remote clients whose replies may come in a later round than they were asked in.
+        rounds_begun: Number of rounds begun, with repeated ones; 0 where a repeated round is identical.
+        under_way: Remote clients whose replies may come in a later round.
     """
 
     ids: tuple[ClientId, ...]
@@ -261,11 +261,11 @@ class Clients(Protocol):
         ...
 
     def restart(self, t: int) -> None:
-        """Get ready to begin round `t` once more, or the one after it without what this one did."""
+        """Prepare to repeat round `t`, or to continue without it."""
         return
 
     def gather(self) -> None:
-        """Wait until enough clients are there for a round.
+        """Wait until enough clients are connected for a round.
 
         Raises:
             QuorumError: If they do not come.
@@ -275,21 +275,21 @@ class Clients(Protocol):
     def own_models(
         self, served: Mapping[ClientId, Params | None], personalise: Callable[..., Any] | None, t: int
     ) -> dict[ClientId, Params]:
-        """Return the models the clients would use, from those they are served; none of remote clients."""
+        """The models the clients would use, from those they are served; empty for remote clients."""
         return {}
 
     def evaluate(
         self, served: Mapping[ClientId, Params | None], t: int, parts: Sequence[str], last: bool
     ) -> dict[str, dict[ClientId, Score]]:
-        """Let remote clients evaluate their own models; nothing of others, whose models and data are here."""
+        """Let remote clients evaluate their own models; empty for others."""
         return {}
 
     def drain_warnings(self) -> tuple[str, ...]:
-        """Return sentences for the user about the clients, since the last call."""
+        """Notes for the user about the clients, since the last call."""
         return ()
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """Return failures outside the plan, and all network transfers, since the last call."""
+        """Failures outside the plan, and all network transfers, since the last call."""
         return [], []
 
 
@@ -303,13 +303,13 @@ class Driver(Generic[S]):
         clients: Clients it is run on.
         seed: Root of all randomness.
         clients_per_round: Cohort size.
-        outage: Model of the asks and replies that are lost.
+        outage: Probabilities of lost messages.
         channel: Answers `Probe`.
         pace: Simulated seconds that clients take; None is no clock.
 
     Attributes:
-        abandoned_last: Number of rounds in a row, up to the last one, that `attempt` abandoned.
-        left_out: Remote clients that no round asks any more, and why.
+        abandoned_last: Number of consecutive rounds, up to the last one, that `attempt` abandoned.
+        left_out: Remote clients that are no longer asked, and why.
 
     Raises:
         ProtocolError: If the method is no frozen dataclass, or a step's annotations do not say what it receives,
@@ -357,10 +357,10 @@ class Driver(Generic[S]):
         self.clients.memory = memory
 
     def start(self) -> S:
-        """Return the state before round 1.
+        """The state before round 1.
 
         Raises:
-            ProtocolError: If it is not of the annotated type, or the initial model was changed to make it.
+            ProtocolError: If it is not of the annotated type, or the initial model was changed.
         """
         who, initial = f"init of {name_of(self.method)}", marks(self.model.initial, content=True)
         state = self.method.init(self.model.initial, self.federation(0))
@@ -371,7 +371,7 @@ class Driver(Generic[S]):
         return state
 
     def plan(self, state: S, t: int) -> Plan[S]:
-        """Begin the plan of a round; one that is no generator would ask nobody, and change nothing unnoticed."""
+        """Begin the plan of a round, which must be a generator."""
         plan = self.method.round(state, self.federation(t))
         if not isinstance(plan, GeneratorType):
             raise ProtocolError(
@@ -381,25 +381,24 @@ class Driver(Generic[S]):
         return plan
 
     def round(self, state: S, t: int) -> tuple[S, Trace]:
-        """Run round `t`, counted from 1: return the next state, and a record of what happened.
+        """Run round `t`, counted from 1: return the next state, and a record of the round.
 
-        A round that makes the global model diverge by the replies of a few remote clients, or has no result because of
-        them, is run again without them.
-        Any exception leaves client memory as it was before the round, and what had failed by then to `drain_records`.
+        A round that fails or diverges because of a few remote clients is repeated without them.  Any exception leaves
+        client memory unchanged, and the failures to `drain_records`.
 
         Raises:
             QuorumError: If too few clients replied, or one that holds what the plan collects is gone.
             DivergedError: If the model diverged and no reply stands out.
-            ProtocolError: If the plan asks for what there is not.
+            ProtocolError: If the plan asks for what does not exist.
         """
         trace = Trace()
         with self._failing(trace):
             return self._run(state, t, trace), trace
 
     def attempt(self, state: S, t: int, last: bool = False) -> tuple[S, Trace]:
-        """Run round `t` as `round` does, but abandon it if too few clients replied: the model stays as it was.
+        """Run round `t` like `round`, but abandon it if too few clients replied: the model then stays.
 
-        What was sent and computed until then stays in the record; clients forget it.
+        What was sent and computed stays in the record; clients forget it.
 
         Args:
             state: State before the round.
@@ -407,9 +406,9 @@ class Driver(Generic[S]):
             last: True if no round follows.
 
         Raises:
-            QuorumError: If a simulation lost no reply, so that the method asks for more than it can get; if neither
-                this round nor any before it has a result, and it is the last or the `IN_A_ROW`th; or if remote clients
-                are too few from now on, or left that many rounds in a row without one.
+            QuorumError: If a simulation lost no reply, so that the method asks for too many.  If no round so far has a
+                result and this is the last or the `IN_A_ROW`th.  If too few remote clients are left, or that many
+                rounds in a row had no result.
             DivergedError, ProtocolError: As `round`.
         """
         if self.abandoned_last:
@@ -485,7 +484,7 @@ class Driver(Generic[S]):
             self.clients.restart(t)
 
     def suspects(self, exchanges: "_Round", before: S, after: S) -> Mapping[ClientId, str]:
-        """Find remote clients whose replies made the global model diverge."""
+        """Remote clients whose replies made the global model diverge."""
         if not self.clients.remote:
             return {}
         return exchanges.clients.suspects(self.method.serve(before, None), self.method.serve(after, None))
@@ -508,10 +507,10 @@ class Driver(Generic[S]):
         )
 
     def own_models(self, state: S, clients: Sequence[ClientId], t: int) -> dict[ClientId, Params]:
-        """Return the models these clients would use after round `t`; a client without a model is absent.
+        """The models these clients would use after round `t`; clients without a model are left out.
 
-        Each is the model served to the client, adapted by `personalise` if there is one.  It is for evaluation: nothing
-        is charged and nothing remembered.  Models of remote clients stay with them.
+        Each is the served model, adapted by `personalise` if there is one.  Nothing is added to the ledger or
+        remembered.  Models of remote clients stay with them.
         """
         served = {c: self.method.serve(state, c) for c in clients}
         return self.clients.own_models(served, personalise_of(self.method), t)
@@ -521,18 +520,18 @@ class Driver(Generic[S]):
     ) -> dict[str, dict[ClientId, Score]]:
         """Let remote clients, by default all, evaluate their own models after round `t`; scores by part: personal, val.
 
-        A client that does not answer is absent from the scores, and among the failures.  After the last round the
-        client keeps its model.
+        A client that does not answer is left out, and among the failures.  After the last round clients keep their
+        models.
         """
         served = {c: self.method.serve(state, c) for c in (self.clients.ids if clients is None else clients)}
         return self.clients.evaluate(served, t, parts, last)
 
     def drain_warnings(self) -> tuple[str, ...]:
-        """Return sentences for the user about the clients, since the last call."""
+        """Notes for the user about the clients, since the last call."""
         return self.clients.drain_warnings()
 
     def drain_records(self) -> tuple[list[LostReply], list[NetworkTransfer]]:
-        """Return failures outside the plan, and all network transfers, since the last call."""
+        """Failures outside the plan, and all network transfers, since the last call."""
         failures, sent = self.clients.drain_records()
         raised, self._failures = self._failures, []
         return [*raised, *failures], sent

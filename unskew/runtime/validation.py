@@ -1,7 +1,7 @@
-"""Validation of messages from other machines, beyond their type, before they are used.
+"""Validates messages from other machines, beyond their type.
 
-The codec builds only what a step's signature names.  This module refuses messages of the right type that cannot belong
-to this run: tensors that are not the model's, NaN and infinity, absurd norms and counts, too many bytes.
+The codec decodes only the types of a step's signature.  This module refuses messages of the right type with wrong
+tensors, NaN and infinity, absurd norms and counts, or too many bytes.
 """
 
 import dataclasses
@@ -36,9 +36,8 @@ class Validator:
     """Bounds on messages.
 
     Attributes:
-        like: The model; a table of named tensors must hold tensors of it, in its shapes and element types.  Where the
-            table's type says what its tensors are, they are of the one element type that it names, as Int8 does, and of
-            the shape that it fixes, as `Float[Tensor, ""]` does; what it leaves open is the model's.
+        like: The model.  A table of named tensors must hold tensors of it, in its shapes and element types, except
+            where the table's type names an element type (`Int8`) or a shape (`Float[Tensor, ""]`).
         max_bytes: Largest size of an encoded message, bytes.
         max_norm: Largest L2 norm of all floating-point tensors of a message together.
         least: Smallest whole number in a message: 0 in replies, which hold counts and choices.
@@ -53,7 +52,7 @@ class Validator:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def decode(self, data: bytes, of: Any) -> Any:
-        """Decode and check a value of type `of`; refuse any other."""
+        """Decode and check a value of type `of`; any other is refused."""
         value = wire.decode(data, of, self.max_bytes)
         self.check(value, of)
         return value
@@ -67,7 +66,7 @@ class Validator:
         return not fixed, not (isinstance(named.dtypes, list | tuple) and len(named.dtypes) == 1)
 
     def check(self, value: Any, of: Any = Any) -> None:
-        """Refuse a value of type `of` that cannot be a message of this run, and name the field that is wrong."""
+        """Refuse a value of type `of` that cannot be a message of this run; the error names the field."""
         for path, table, part_names, kinds in _tables(value, of):
             for name, t in table.items():
                 if name in part_names:
@@ -113,15 +112,12 @@ class Validator:
 
 
 def limit_bytes(like: Params, models: int) -> int:
-    """Largest size of a message that may carry `models` models, bytes: four times their size and a mebibyte."""
+    """Largest size of a message with `models` models, bytes: four times their size and a mebibyte."""
     return (1 << 20) + 4 * models * sum(t.numel() * t.element_size() for t in like.values())
 
 
 def sizes_of(classes: int, layout: Layout, model: Params, public: int = 0) -> dict[str, int]:
-    """Lengths of the dimensions that both sides know.
-
-    They are `classes`, `features`, the inputs of the last layer, and `public`, the public rows where there are any.
-    """
+    """Lengths of dimensions that both sides know: `classes`, `features` (inputs of the last layer), `public` (rows)."""
     last = model.get(layout.classifier) if layout.classifier is not None else None
     features = {"features": last.shape[1]} if last is not None and last.ndim == 2 else {}
     return {"classes": classes, **features, **({"public": public} if public else {})}
@@ -132,17 +128,16 @@ Outline = Mapping[str, tuple[str, ...]]
 
 
 def odd_ones(outlines: Mapping[K, Outline], sketched: Outline | None = None) -> dict[K, str]:
-    """Find replies whose structure differs from the others' to the same request; the reason by client.
+    """Replies whose structure differs from the others' to the same request, with the reason.
 
-    One step sends the same parts of the model from every client, and in each field tensors of one element type and
-    number of dimensions.  A reply that does not was made by something else, and averaging it would end the round.  A
-    held tensor that is a whole value has the same shape on all clients.  The majority of those that fill a field
-    decides; in a tie, the side that names more tensors.  What is `sketched`, the reply that the step makes without
-    training, has a vote too, so that a client that is alone cannot leave out parts of the model.
+    A step sends the same parts of the model from every client, and in each field the same element type and number of
+    dimensions.  A held tensor that is a whole value has the same shape on all clients.  The majority of those that fill
+    a field decides; in a tie, the side with more tensors.  The `sketched` reply has a vote, too, so that a single
+    client cannot leave out parts of the model.
 
     Args:
         outlines: `outline` of each client's reply.
-        sketched: `outline` of the sketch.
+        sketched: `outline` of the reply that the step makes without training.
     """
     sketched = sketched or {}
     odd: dict[K, str] = {}
@@ -159,7 +154,7 @@ def odd_ones(outlines: Mapping[K, Outline], sketched: Outline | None = None) -> 
 
 
 def table_norms(reply: Any) -> dict[str, float]:
-    """Compute the L2 norm of the floating-point tensors in each table or compressed upload of a reply, by path."""
+    """L2 norm of the floating-point tensors in each table or compressed upload of a reply, by path."""
     tables: dict[str, Iterable[Tensor]] = {path: table.values() for path, table, *_ in _tables(reply)}
     for upload in uploads(type(reply)):
         value = at(reply, upload.path)
@@ -172,7 +167,7 @@ def table_norms(reply: Any) -> dict[str, float]:
 
 
 def by_path(norms: Mapping[ClientId, Mapping[str, float]]) -> dict[str, dict[ClientId, float]]:
-    """Turn norms by client and path into norms by path and client."""
+    """Norms by client and path as norms by path and client."""
     turned: dict[str, dict[ClientId, float]] = {}
     for c, of_client in norms.items():
         for path, norm in of_client.items():
@@ -181,15 +176,14 @@ def by_path(norms: Mapping[ClientId, Mapping[str, float]]) -> dict[str, dict[Cli
 
 
 def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scale: float) -> dict[ClientId, str]:
-    """Find replies with a table of tensors far larger than the others'; the reason by client.
+    """Replies with a table of tensors far larger than the others', with the reason.
 
-    Sizes of models and updates differ between honest clients, but not by orders of magnitude; sums over examples do,
-    and are not in tables of model tensors.
+    Models and updates of honest clients do not differ by orders of magnitude.
 
     Args:
         norms: `table_norms` of each client's reply.
         ratio: Largest norm allowed, in multiples of the median of all replies (of two, the smaller).
-        scale: Norm of the model: it is always allowed, and stands for the median where there is one reply only.
+        scale: Norm of the model: always allowed, and the median if there is one reply only.
     """
     heavy: dict[ClientId, str] = {}
     for sizes in by_path(norms).values():
@@ -202,7 +196,7 @@ def heavy_ones(norms: Mapping[ClientId, Mapping[str, float]], ratio: float, scal
 
 
 def outline(reply: Any) -> Outline:
-    """Return the structure of a reply, without its numbers."""
+    """The structure of a reply, without its numbers."""
     return dict(_outline(reply))
 
 

@@ -1,9 +1,8 @@
-"""Checks that a method treats what it is given as values, and that its annotations say what it makes.
+"""Checks that a method does not change its arguments, and that its results have the annotated types.
 
-A simulation hands one message to many clients, and keeps states and memories as they are; a network, a worker process
-and a checkpoint hand on bytes.  Both are one method only if nothing is changed in place, and if what is saved and sent
-is of the annotated type.  In a run's first rounds each step is looked at for the one (`unskew.local.executor`), and the
-first client of each exchange for the other.
+A simulation shares objects, while a network, a worker process and a checkpoint copy bytes.  Both give the same results
+only under these two conditions.  They are checked in a run's first rounds: each step for changes
+(`unskew.local.executor`), and the first client of each exchange for types.
 """
 
 import itertools
@@ -17,12 +16,12 @@ from unskew.wrappers.base import Wrapped
 
 
 def check_type(value: Any, of: Any, what: str) -> None:
-    """Refuse a value that bytes of the annotated type could not bring back; one of very many parts is not looked at.
+    """Refuse a value that does not survive encoding as the annotated type; values with very many parts are not checked.
 
     Args:
         value: The value.
         of: Its annotated type.
-        what: What it is and whose, for the sentence.
+        what: What it is, and whose, for the message.
 
     Raises:
         ProtocolError: If so.
@@ -40,7 +39,7 @@ def check_type(value: Any, of: Any, what: str) -> None:
 
 
 def check_frozen(method: Any) -> None:
-    """Refuse a method that is no frozen dataclass, inside wrappers, too.
+    """Refuse a method that is no frozen dataclass, also inside wrappers.
 
     Raises:
         ProtocolError: If so.

@@ -1,17 +1,16 @@
-"""Many clients at once: their steps advance together, and requests that are alike become one batched call.
+"""Many clients at once: their steps advance together, and similar requests become one batched call.
 
     while any client waits:
         for each group of waiting clients whose requests are alike:  answer them in one call, hand each its value
         for each single request:                                     answer it as `LocalTrainer` would
 
-Alike are two `Sgd` of equal configuration, terms (by value), learning rate in force and place in their steps, whose
-starts and auxiliary tensors have equal shapes.  With BatchNorm, or any network in which the examples of a batch see
-each other, batch sizes must be equal too; elsewhere a short batch is filled up and masked.  `Fold` shares the network's
-pass, and hands each client's function that client's own examples, never padding.  `Run` is shared where its function
-says how (`together`), and never otherwise.
+Two `Sgd` are alike if configuration, terms (by value), learning rate and index are equal, and starts and auxiliary
+tensors have equal shapes.  With BatchNorm, or any network in which the examples of a batch interact, batch sizes must
+be equal, too; elsewhere a short batch is padded and masked.  `Fold` shares the network's pass, and gives each client's
+function that client's examples without padding.  `Run` is shared only if its function says how (`together`).
 
-Equal to `Sequential` within rounding, batch orders and augmentation included.  Dropout alone differs: its masks are
-keyed by client too, but they are other masks (unskew/local/stacked/network.py).
+Equal to `Sequential` within rounding, with the same batch orders and augmentation.  Only dropout has other masks
+(unskew/local/stacked/network.py).
 """
 
 from collections import Counter
@@ -41,7 +40,7 @@ _ROOM = {"cpu": 2**27, "cuda": 2**32}
 
 
 class Stacked:
-    """Runs the steps of all clients asked in lockstep, on the device of `trainer`.
+    """Runs the steps of all clients in lockstep, on the device of `trainer`.
 
     Args:
         trainer: Answers single requests.  Clients with one network are stacked, each network's by themselves.
@@ -67,7 +66,7 @@ class Stacked:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Reasons why something could not be done together; empty when everything could."""
+        """Reasons why something could not be stacked; empty if everything was."""
         refuses = self._traits.refuses if "refuses" in vars(self._traits) else None  # never asked of a large network
         reasons = (self._traits.draws, self._traits.draws or refuses, self._fitter.context.eager, self._fitter.singly)
         theirs = (why for other in self._others.values() for why in other.notes)
@@ -75,7 +74,7 @@ class Stacked:
 
     # ------------------------------------------------------------------ how much at once
     def width(self, job: Sgd, batch: int, clients: int) -> int:
-        """Number of clients, of so many, that are trained side by side in batches of this size."""
+        """Number of clients, at most `clients`, that are trained side by side in batches of this size."""
         form = self._fitter.form_of(job)
         if form is None:
             return 1
@@ -83,12 +82,12 @@ class Stacked:
         return -(-clients // -(-clients // most))
 
     def examples_at_once(self, sizes: Sequence[int]) -> int:
-        """Examples that go through models side by side when models are evaluated on so many each."""
+        """Examples in one pass when models are evaluated on `sizes` examples each."""
         most = min(max(sizes), LocalTrainer.CHUNK)
         return most if not self._stackable else most * min(len(sizes), max(1, self._room // most))
 
     def window(self, model_bytes: int) -> int:
-        """Return the number of clients whose models have room together."""
+        """Number of clients whose models fit into memory together."""
         return room_for(model_bytes, device=self.trainer.device.type)
 
     # ------------------------------------------------------------------ lockstep
@@ -96,7 +95,7 @@ class Stacked:
         """Run every step to its end, all together.
 
         Raises:
-            Exception: What escapes a step; where several fail in the same request, the first in the order given.
+            Exception: An error of a step; if several fail in the same request, the first in the order given.
         """
         for executor, at in self._by_network(jobs).items():
             yield from executor._complete({c: jobs[c] for c in map([*jobs].__getitem__, at)})

@@ -30,7 +30,7 @@ _KEPT = 8
 
 
 class Fitter:
-    """Answers requests that are equal but for start, aux and data.
+    """Answers requests that are equal except for start, aux and data.
 
     Args:
         trainer: Trainer with the data, network and device.
@@ -79,7 +79,7 @@ class Fitter:
 
     @cached_property
     def small(self) -> bool:
-        """True if stacking gains anything: a large network fills the device by itself."""
+        """True if stacking helps: a large network uses the device fully by itself."""
         names = (*self.trainer.task.layout.trainable, *self.trainer.task.layout.frozen)
         return sum(self.context.shapes[n].numel() for n in names) < _LARGE
 
@@ -175,6 +175,6 @@ class Fitter:
 
 
 def aux_key(job: Sgd) -> tuple[Any, ...]:
-    """Key of an aux, equal where two requests can be one call: tensors by shape and type, the rest by value."""
+    """Key of an aux, equal if two requests can be one call: tensors by shape and type, the rest by value."""
     tensors = leaves(dict(job.aux))
     return tuple((at, t.shape, t.dtype) if isinstance(t, Tensor) else (at, type(t), t) for at, t in tensors)

@@ -1,10 +1,10 @@
 """Properties of a network that decide whether clients can be stacked, found by trying it on three examples.
 
-    draws      it takes random numbers that cannot be keyed by client, or counts batches: one client at a time, eagerly
-    padded     the examples of a training batch do not see each other, so a short batch may be filled up and masked
+    draws      it draws random numbers that cannot be keyed by client, or counts batches: one client at a time
+    padded     the examples of a training batch do not interact, so a short batch may be padded and masked
     stacks     `torch.func.vmap` has a rule for everything in it
 
-A trial shows what a list of known layers cannot: it works for any network.
+A trial works for any network.
 """
 
 import math
@@ -37,10 +37,10 @@ def scatter(place: Tensor) -> Tensor:
 
 
 class KeyedDropout(nn.Module):
-    """Dropout whose mask depends on `seed` and on each number's place in the batch only.
+    """Dropout whose mask depends only on `seed` and on each number's place in the batch.
 
-    A client's masks are its own, whichever others are trained with it.  They are not the masks of `nn.Dropout` under
-    the same key: with dropout a stacked run equals a sequential one in distribution, not in its numbers.
+    A client's masks do not depend on the others trained with it.  They are not those of `nn.Dropout` under the same
+    key: with dropout a stacked run equals a sequential one in distribution only.
 
     Args:
         p: Probability of zero.
@@ -84,11 +84,11 @@ class NetworkTraits:
 
     Attributes:
         task: The network and its loss.
-        x, y: The examples it is tried on, on the CPU.
+        x, y: The examples of the trial, on the CPU.
         draws: Reason why its randomness cannot be keyed by client, or None.
-        drops: True if it has dropout, whose masks are keyed by client here and nowhere else.
-        padded: True if a training batch may be filled up.
-        apart: True if examples do not influence each other in evaluation mode.
+        drops: True if it has dropout.
+        padded: True if a training batch may be padded.
+        apart: True if examples do not interact in evaluation mode.
         activations: Numbers that the forward pass of one example makes.
     """
 
@@ -103,7 +103,7 @@ class NetworkTraits:
 
     @cached_property
     def refuses(self) -> str | None:
-        """Explain why `vmap` cannot take the network's forward pass, loss and gradient; None if it can."""
+        """Why `vmap` cannot take the network's forward pass, loss and gradient; None if it can."""
         module, _ = with_keyed_dropout(self.task.module().double().train())
         names = (*self.task.layout.trainable, *self.task.layout.buffers)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -130,7 +130,7 @@ class NetworkTraits:
 
 
 def probe(task: Task, inputs: Tensor | ByteImages, y: Tensor, dtype: torch.dtype = torch.float64) -> NetworkTraits:
-    """Try the network on the first three of these examples, in this precision if it takes that."""
+    """Try the network on the first three of these examples, in this precision if possible."""
     pick = torch.arange(3) % len(y)
     x, y = inputs[pick.to(inputs.device)].cpu(), y[pick.to(y.device)].cpu()
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in (x, y))

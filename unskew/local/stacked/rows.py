@@ -4,11 +4,9 @@
     g, v   gradient and optimiser's state, alike
     pick   row numbers of the data set, (steps, clients, batch); a short batch repeats an example of the client's own
     weight 1 / (size of the batch) where there is an example, 0 where there is padding: the loss is a masked mean
-    knobs  what changes from step to step, (steps, clients, 3): -lr, decay factor, bias correction; a client that has
-           taken its last step has -lr = 0, and its row stays as it is
+    knobs  (steps, clients, 3): -lr, decay factor, bias correction; after its last step a client has -lr = 0
 
-Everything a step reads lies in memory of fixed place, so that on CUDA one step is captured once and replayed: a
-cursor on the device says which step it is.
+A step reads fixed memory only, so on CUDA it is captured once and replayed; a cursor on the device is the step's index.
 """
 
 import gc
@@ -47,7 +45,7 @@ _WORTH = 10
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """One client's optimisation, not yet begun.
+    """One client's optimisation, before it begins.
 
     Attributes:
         me, job, key: Arguments of `LocalTrainer.fit`.
@@ -93,7 +91,7 @@ class Spec:
 
 
 class RowContext:
-    """State that all rows of a trainer share: its network in several modes, its labels, its captured steps.
+    """What all rows of a trainer share: its network in several modes, labels, captured steps.
 
     Attributes:
         trainer: Trainer with the data, network and device.
@@ -102,7 +100,7 @@ class RowContext:
         labels: Labels of all training examples; one-hot rows where gradients are written out by hand.
         weights: Weight of each training example, on the CPU; None if all weigh the same.
         shapes: Shape of each tensor by name.
-        eager: Reason why steps are no longer captured; empty while they are.
+        eager: Why steps are no longer captured; empty while they are.
         taken: Steps taken of each specification and batch size.
     """
 
@@ -121,7 +119,7 @@ class RowContext:
         self._networks: dict[tuple[frozenset[str], bool], tuple[FeatureNetwork, tuple[str, ...]]] = {}
 
     def network(self, config: SgdConfig) -> tuple[FeatureNetwork, tuple[str, ...]]:
-        """The network in the modes that this choice of tensors asks for, and the seeds of its dropout layers."""
+        """The network in the modes for this choice of tensors, and the seeds of its dropout layers."""
         layout = self.trainer.task.layout
         chosen, freeze = layout.select(config.trainable), config.buffers == "freeze"
         if (chosen, freeze) not in self._networks:
@@ -216,7 +214,7 @@ class ModelRows:
             self._knobs[:, k:, 0].zero_()
 
     def take(self) -> tuple[list[Params], Tensor]:
-        """The models at the end, and each client's mean loss; not finite where something overflowed."""
+        """The final models, and each client's mean loss; not finite after an overflow."""
         k, layout = len(self._fits), self._trainer.task.layout
         stacks = {**self._trained, **self._buffers, **self._rest}
         lists: dict[str, tuple[Tensor, ...]] = {}
@@ -295,7 +293,7 @@ class ModelRows:
         return x
 
     def prepare(self, sizes: Sequence[tuple[int, ...]]) -> None:
-        """Capture the step, unless that was done before, cannot be, or would not pay."""
+        """Capture the step, unless that was done, is impossible, or would not pay."""
         if self._context.eager:
             return
         for size, times in Counter(self._size(sizes, t) for t in range(max(map(len, sizes)))).items():

@@ -17,7 +17,7 @@ def by_name(rows: Tensor, names: Sequence[str], shapes: Mapping[str, torch.Size]
 
 
 def fill(stack: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Fill the first places of a stack from one tensor each; a tensor that all share is sent once."""
+    """Fill the first entries of a stack from one tensor each; a shared tensor is sent once."""
     into = stack[: len(tensors)]
     if all(t is tensors[0] for t in tensors):
         into.copy_(tensors[0])
@@ -26,12 +26,12 @@ def fill(stack: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def to_table(table: Tensor, host: Tensor) -> None:
-    """Copy from (clients, steps, ...) on the CPU to (steps, clients, ...) where the table is."""
+    """Copy from (clients, steps, ...) on the CPU to (steps, clients, ...) on the table's device."""
     table.copy_(to_device(table.device, host).transpose(0, 1))
 
 
 def to_device(device: torch.device, host: Tensor) -> Tensor:
-    """A tensor on the CPU copied to a device, without waiting for it where that is possible."""
+    """A copy of a CPU tensor on a device, without waiting if possible."""
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
@@ -51,7 +51,7 @@ def copies(stack: Tensor) -> tuple[Tensor, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def slots(sizes: tuple[int, ...], batch: int) -> tuple[Tensor, Tensor]:
-    """Places of the examples of batches of these sizes in rows of `batch`, and the weight of each in its mean."""
+    """Positions of the examples of batches of these sizes in rows of `batch`, and the weight of each in its mean."""
     places = torch.cat([torch.arange(n) + t * batch for t, n in enumerate(sizes)])
     counts = torch.tensor(sizes)
     return places, (1.0 / counts.double()).repeat_interleave(counts)

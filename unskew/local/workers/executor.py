@@ -31,7 +31,7 @@ from unskew.tree import Params
 
 
 class Workers:
-    """Runs one method under one seed, which is number `cell` of the pool's setups."""
+    """Runs one method under one seed, index `cell` of the pool's setups."""
 
     name = "workers"
 
@@ -41,11 +41,11 @@ class Workers:
         self._replies = {name: s.reply for name, s in wire.signatures(method).items()}
 
     def window(self, model_bytes: int) -> int:
-        """Return the number of clients whose models have room together, and four for each worker at least."""
+        """Number of clients whose models fit into memory together, at least four for each worker."""
         return room_for(model_bytes, 4 * len(self._pool.workers))
 
     def complete(self, jobs: Mapping[ClientId, StepJob]) -> Iterator[tuple[ClientId, StepResult]]:
-        """Run every step to its end, the largest clients first so that none is left over at the end."""
+        """Run every step to its end, the largest clients first so that workers end together."""
         if not jobs:
             return
         called = _called(jobs)
@@ -107,7 +107,7 @@ class Workers:
         return _read(part, self._held)
 
     def evaluate(self, jobs: Sequence[EvalJob]) -> list[Columns]:
-        """Evaluate models in the workers; a large job is cut where `LocalTrainer` would cut it, so the bits stay."""
+        """Evaluate models in the workers; a large job is cut like in `LocalTrainer`, with the same bits."""
         if not jobs:
             return []
         shared = self._share([job.params for job in jobs for _ in (0, 1)])

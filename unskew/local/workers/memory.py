@@ -1,4 +1,4 @@
-"""Values in memory that the main process and a worker share, and how much of it there is."""
+"""Values in memory that the main process and a worker share."""
 
 import math
 import mmap
@@ -31,7 +31,7 @@ class SharedBuffer:
         return len(self._bytes)
 
     def put(self, tensors: Mapping[str, Tensor], at: int, end: int) -> tuple[list[Any], int] | None:
-        """Write tensors from offset `at`: their index and their end; nothing, and None, if that is beyond `end`."""
+        """Write tensors from offset `at`: their index and their end; None for both if that is beyond `end`."""
         index, at = places(tensors, at)
         if at > end:  # the memory behind belongs to another job
             return None
@@ -43,12 +43,12 @@ class SharedBuffer:
         return views(self._bytes, index, 0)
 
     def copy(self, start: int, end: int) -> Tensor:
-        """A part of the memory, taken in one go."""
+        """A copy of a part of the memory."""
         return self._bytes[start:end].clone()
 
 
 def places(tensors: Mapping[str, Tensor], at: int) -> tuple[list[Any], int]:
-    """The index of tensors that are written from offset `at`, and their end."""
+    """The index of tensors when written from offset `at`, and their end."""
     index: list[Any] = []
     for name, t in tensors.items():
         index.append([name, wire.DTYPES[t.dtype], list(t.shape), at])
@@ -57,14 +57,14 @@ def places(tensors: Mapping[str, Tensor], at: int) -> tuple[list[Any], int]:
 
 
 def write(octets: Tensor, tensors: Mapping[str, Tensor], index: Sequence[Any]) -> None:
-    """Write tensors into bytes, where their index says."""
+    """Write tensors into bytes at the places of their index."""
     for t, (_, _, _, start) in zip(tensors.values(), index, strict=True):
         if n := t.numel() * t.element_size():
             octets[start : start + n].view(t.dtype).view(t.shape).copy_(t.detach())
 
 
 def views(octets: Tensor, index: Sequence[Any], start: int) -> dict[str, Tensor]:
-    """The tensors of an index in bytes that begin at offset `start` of the memory it was written for."""
+    """The tensors of an index in bytes that begin at offset `start` of its memory."""
     out = {}
     for name, dtype, shape, at in index:
         kind = wire.BY_NAME[dtype]
@@ -100,10 +100,10 @@ def written_bytes(model_bytes: int, client_bytes: int) -> int:
 
 
 def common_bytes(model_bytes: int) -> int:
-    """Size of the memory for what several clients are sent, which all workers see."""
+    """Size of the shared memory for messages to several clients."""
     return MODELS_PER_SLOT * model_bytes + (8 << 20)
 
 
 def clients_per_job(model_bytes: int) -> int:
-    """Most clients of a job that a slot has room for, at four models each."""
+    """Most clients of a job that fit into a slot, at four models each."""
     return min(MOST_CLIENTS, slot_bytes(model_bytes) // (4 * max(model_bytes, 1)))

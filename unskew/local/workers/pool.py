@@ -62,7 +62,7 @@ def fork(child: Callable[[], object], close: Iterable[Connection]) -> Process:
 
     Args:
         child: Its work.
-        close: Ends of pipes that are not its own: an inherited one would keep a pipe open when the parent dies.
+        close: Ends of pipes that are not its own, which would stay open when the parent dies.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -88,13 +88,13 @@ def _in_words(code: int) -> str:
 
 @dataclass(eq=False)
 class ToWorker:
-    """A value on its way to a worker; one that several jobs share is written once, and `shared` says where."""
+    """A value on its way to a worker; `shared` is its place if several jobs share it."""
 
     value: Any
     shared: dict[str, Any] | None = None
 
     def write(self, slot: Slot, at: int, inline: list[bytes]) -> tuple[dict[str, Any], int]:
-        """Put it into the slot from offset `at`, or among the bytes behind the job: its place, and the next offset."""
+        """Write it into the slot from offset `at`, or behind the job: its place, and the next offset."""
         if self.shared is not None:
             return self.shared, at
         placed = slot.put(self.value, at)
@@ -155,7 +155,7 @@ class _Worker:
 
 
 class JobPool(Protocol):
-    """The processes of a run, as the executor knows them: `Pool`, or `RayPool` on a cluster."""
+    """The processes of a run, for the executor: `Pool`, or `RayPool` on a cluster."""
 
     @property
     def workers(self) -> Sequence[Any]:
@@ -164,11 +164,11 @@ class JobPool(Protocol):
 
     @property
     def shared(self) -> SharedBuffer | None:
-        """Memory that all of them see, if there is any."""
+        """Memory shared by all of them, if there is any."""
         ...
 
     def run(self, requests: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Have requests answered; (name, answer) of each as they end."""
+        """Run requests; yields (name, answer) of each as they end."""
         ...
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Pool:
         model_bytes: Size of a model; sets how much memory is shared.
 
     Raises:
-        WorkerError: If the system allows no more processes, pipes or memory; the workers begun so far are ended.
+        WorkerError: If the system allows no more processes, pipes or memory.
     """
 
     def __init__(self, open_setup: Open, workers: int, model_bytes: int) -> None:
@@ -226,14 +226,14 @@ class Pool:
 
     # ------------------------------------------------------------------ jobs
     def run(self, requests: Mapping[Any, dict[str, Any]], where: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Have requests answered by whichever worker is free; (name, answer) of each as they end.
+        """Run requests on free workers; yields (name, answer) of each as they end.
 
         Args:
             requests: By name.
             where: The exchange or evaluation they belong to, for messages about failures.
 
         Raises:
-            WorkerError: If a worker dies: it may die of the same work again.
+            WorkerError: If a worker dies.
         """
         queue = deque(jobs_of(requests, len(self.workers), clients_per_job(self.model_bytes)))
         missing, self._where = len(queue), where
@@ -328,7 +328,7 @@ class Pool:
 
 
 def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> Iterator[Job]:
-    """Group requests, at most `most` in a job and so few that every worker still gets several jobs."""
+    """Group requests, at most `most` in a job, so that every worker gets several jobs."""
     left, parts = deque(requests.items()), 4 * workers
     while left:
         several = [left.popleft() for _ in range(max(1, min(most, len(left) // parts)))]
@@ -336,7 +336,7 @@ def jobs_of(requests: Mapping[Any, dict[str, Any]], workers: int, most: int) -> 
 
 
 def exception(kind: str, text: str, trace: str) -> Exception:
-    """Return a worker's failure as the exception it was; the trace of an unexpected one is added as a note."""
+    """A worker's failure as the exception it was; the trace of an unexpected one is a note on it."""
     error_type = getattr(errors, kind, None)
     assert isinstance(error_type, type)
     assert issubclass(error_type, UnskewError)

@@ -1,4 +1,4 @@
-"""A worker's side: jobs answered until the main process hangs up."""
+"""A worker's side: answers jobs until the main process hangs up."""
 
 import ctypes
 import json
@@ -27,12 +27,12 @@ from unskew.tree import Params
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """Objects a worker needs for one method under one seed.
+    """A worker's objects for one method under one seed.
 
     Attributes:
         method: The method, whose steps are run.
         trainer: Answers the steps' requests, and evaluates models.
-        me: (client, round, key, step) -> what the client knows about itself.
+        me: (client, round, key, step) -> the client's view of itself.
     """
 
     method: Any
@@ -47,7 +47,7 @@ class WorkerSetup:
 
     @cached_property
     def messages(self) -> dict[str, Any]:
-        """Type of the message that each step is sent; `personalise` is called like a step."""
+        """Type of each step's message; `personalise` is called like a step."""
         message_types = {name: s.message for name, s in wire.signatures(self.method).items()}
         return {**message_types, "personalise": Params | None}
 
@@ -69,10 +69,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory that this process frees; do nothing with another C library.
+    """Make glibc keep freed memory; no effect with another C library.
 
-    Large blocks would go back to the system with every batch and be paged in anew for the next: a fifth of the time of
-    a small convolutional network.  A worker's batches are all alike, so its peak stays what it is.
+    Otherwise every batch would page memory in again, a fifth of the time of a small convolutional network.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -112,7 +111,7 @@ def serve(open_setup: Open, pipe: Connection, slots: list[Slot], shared: SharedB
 
 
 def answer(setup: WorkerSetup, head: dict[str, Any], reader: "JobReader") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Answer one request: what is known of the answer, and its values by name."""
+    """Answer one request: its JSON part, and its values by name."""
     if head["do"] == "evaluate":
         return {}, {"evaluated": _evaluate(setup, head, reader)}
     method, name = setup.method, head["step"]
@@ -162,7 +161,7 @@ class JobReader(Protocol):
     """Reads the values of a job."""
 
     def read(self, place: dict[str, Any], value_type: Any) -> Any:
-        """The value at a place that the job names."""
+        """The value at a place in the job."""
         ...
 
 
@@ -211,7 +210,7 @@ class _Answers:
 
 
 def failure(error: BaseException) -> list[str]:
-    """A failure on its way to the main process: kind, text and trace."""
+    """A failure for the main process: kind, text and trace."""
     trace = "".join(traceback.format_exception(error))
     if (short := errors.shortage(error)) is not None:
         return [MemoryShortage.__name__, short, trace]
