@@ -54,17 +54,22 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Docstrings of a module's public names, each paragraph and each argument by itself, with their lines."""
+    """Docstrings of a module and its public names, by line: each argument, and each paragraph that is no table."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and not getattr(node, "name", "").startswith(
+            "_"
+        ):
             text = re.sub(r"^ *>>>(?:.+\n?)*", "", ast.get_docstring(node) or "", flags=re.M)
-            yield from ((node.lineno, part) for part in re.split(r"\n\s*\n|\n(?= *(?:\w[\w, ]*: |\* |\[dim\]))", text))
+            parts = re.split(r"\n\s*\n|\n(?= *(?:\w[\w, ]*: |\* |\[dim\]))", text)
+            table = r"\S {3,}|^ " if isinstance(node, ast.Module) else r"\S {3,}"
+            yield from ((getattr(node, "lineno", 1), part) for part in parts if not re.search(table, part))
 
 
 def complaints(text: str) -> Iterator[str]:
     """Its long sentences and its words of our dialect."""
     for sentence in sentences(text):
-        if (count := len(sentence.split())) > LONGEST:
+        cites = '"' in sentence and re.search(r"\b(?:19|20)\d\d\b|et al", sentence)
+        if (count := len(re.sub(r"`[^`]*`", "code", sentence).split())) > LONGEST and not cites:
             yield f"{count} words: {sentence[:90]}..."
         yield from (f"“{m[0]}”: ...{sentence[max(m.start() - 30, 0) : m.end() + 30]}..."
                     for word in DIALECT for m in re.finditer(word, sentence, re.I))  # fmt: skip
@@ -78,12 +83,9 @@ def main() -> None:
             print(f"{name}: {count} words, at most {WHOLE}")
         for complaint in complaints(text):
             print(f"{name}: {complaint}")
-    public = re.findall(r"^from \.(\S+) import", (ROOT / "unskew" / "__init__.pyi").read_text("utf-8"), re.M)
-    named = {ROOT / "unskew" / f"{name.replace('.', '/')}.py" for name in public}
     for path in sorted((ROOT / "unskew").rglob("*.py")):
-        texts = [*messages(path), *(docstrings(path) if path in named or path.parent.name == "cli" else ())]
-        for line, message in sorted(set(texts)):
-            for complaint in complaints(message):
+        for line, text in sorted({*messages(path), *docstrings(path)}):
+            for complaint in complaints(text):
                 print(f"{path.relative_to(ROOT)}:{line}: {complaint}")
 
 

@@ -4,10 +4,10 @@ A method with `def info(self, state)` returns one of the dataclasses below, or s
 the record that names its type.  The same pydantic adapter writes and reads a row, so a report draws exactly what the
 method reported and refuses damaged rows.  A section of the report draws one type and its subtypes.
 
-Your own method may return these types and gets their sections, or a dataclass or dictionary of its own, which is kept
-in the record under the name of its class; a section of your own may draw it
-(`unskew.report.section.SectionKind`).  In either case `warnings` are sentences for the
-user, and `ignored` are replies that the method refused.
+Your own method may return these types and gets their sections.  It may also return a dataclass or dictionary of its
+own, which is recorded under the name of its class.  A section of your own may draw it
+(`unskew.report.section.SectionKind`).  In either case `warnings` are sentences for the user, and `ignored` are replies
+that the method refused.
 """
 
 import json
@@ -647,7 +647,7 @@ class SiteCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCurves(Info):
-    """Calibration and net benefit by client, after the last round, where two classes are told apart.
+    """Calibration and net benefit by client, after the last round, of two classes.
 
     Attributes:
         thresholds: Probabilities from which on one would act.

@@ -17,52 +17,16 @@ A method is a frozen dataclass whose fields are its hyperparameters:
         @step
         def train(self, me: Me, msg: M, memory: L | None) -> Step[tuple[R, L | None]]: ...
 
-A personalised method adds `def personalise(self, me: Me, params: Params | None, memory: L | None) -> Step[Params]`, the
-model a client uses after training; it is not a step, because a personal model must not be reachable from the network.
-If clients may have nothing to change in the model they are served, it also has an attribute `personalises` that is
-False then, so that one model is evaluated for all of them rather than a model for each.
+`Hooks` lists what a method may define besides.
 
-A method with several models adds `def unseen_models(self, state: S) -> Sequence[Params]`, those among which a client
-that comes after training chooses by its training loss, and `unseen_memberships` if it takes the mean of so many of
-them; others are asked to `serve` a client they have never met.
-`def adapt(self, me: Me, params: Params, epochs: int) -> Step[Params]` is how such a client adapts its model, by default
-local training as in the method's `local`.
+`S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars).  They are saved and sent, and a message
+can only hold what its step's signature names.  `memory` is the client's: `None` at first, then what the step returned
+last.  No generator outlives a round: between rounds there are `state`, client memory and the round number, so a run can
+be resumed there.
 
-A method that has something to report besides accuracy adds `def info(self, state: S) -> Info`: its report of the
-round that led to `state`, one of the types of `unskew.info`, a tuple of several, or a dataclass or dictionary of its
-own; it is kept in the run's record.  Each section of the report draws only the types it names.
-
-A method, a loss term or a wrapper that does not go with every task has a class attribute `needs`, of the words of
-`unskew.tasks.needs`: "classes" where it looks at labels, "classifier" where at a row of outputs or weights for each
-class, "groups" where it counts examples by class or group, "images".  An impossible combination is refused before
-any work.
-
-Tensors in messages that are not models name their dimensions, `Float[Tensor, "classes features"]`: over a network
-`classes` and `features` must be the run's, and every other name must have a single length within a message.  Numbers
-may declare bounds, `Annotated[float, Interval(ge=0.0, le=1.0)]`: over a network a number outside them is refused.
-A method whose replies can be of the right type and yet useless adds `def validate_reply(self, step: str, reply: Any,
-model: Params, layout: Layout) -> None`, which raises WireError for a reply that a plan could not use: over a network
-that client then counts as lost.
-A method whose clients remember what they sent, because the server adds it up, also has `def amend(self, step: str,
-me: Me, msg: M, reply: R, sent: R, memory: L) -> L`: a wrapper that changes a reply before it leaves the client calls it
-with the method's reply, the one that the server gets instead, and the memory that belongs to the first; it returns the
-memory that belongs to the second.
-A method whose results depend on draws from `Me.private` or `Me.private_fixed` has an attribute
-`uses_private_randomness` that is True in that case: no simulation can reproduce a deployed run of it.
-A method whose noise is differentially private adds an attribute `has_dp_noise` that is True then, and `def
-spending(self, step: str, msg: Any) -> tuple[Spending, ...]`, the cost of the reply to a message: in a deployment each
-client keeps its own account by it, refuses beyond the budget, and reports no metrics.  If it covers single examples and
-not the whole client, it also has `covers_examples`, and is refused where a client's inputs are scaled by its own
-examples.
-A method whose plan asks for `AsTheyCome` has an attribute `as_they_come` that is True.
-A method under which a round that is done again could tell more than one adds `def binding(self, step: str, msg: Any) ->
-str | None`, what the reply to a message binds a client to: in a deployment it gives none in this round that binds it to
-anything else.
-
-`S`, `M`, `R` and `L` are frozen dataclasses (or trees of tensors and scalars); they are what is saved and what travels,
-and a message can hold nothing that its step's signature does not name.  `memory` is the client's own memory: `None` at
-first, then what the step returned last.  No generator survives a round: between rounds there is `state`, client memory
-and the round number, which is why any round can be resumed.
+Tensors in messages that are not models name dimensions, as in `Float[Tensor, "classes features"]`.  Over a network
+`classes` and `features` must be the run's, and any other name must have one length within a message.  Numbers may
+declare bounds, as in `Annotated[float, Interval(ge=0.0, le=1.0)]`, which are checked over a network.
 """
 
 import dataclasses
@@ -927,24 +891,48 @@ class Method(Protocol[S]):
 
 
 class Hooks:
-    """Optional hooks of a method, with their defaults; `hook` looks them up here.
+    """Optional hooks of a method, with their defaults; `hook` looks them up here, also through wrappers.
 
-    A wrapper hands on what it does not define itself, so a new hook is a line here and works through every wrapper.
-
-    Attributes, beside those that the module's docstring describes:
-        local: The clients' optimisation, by which clients adapt a model that come after training.
+    Attributes:
+        local: The clients' optimisation, with which unseen clients adapt a model.
         pooled: True for a bound that trains on the data of all clients in one place.
-        common: `common(params, layout)`, tensors by name that clients' networks must have alike, of a method under
-            which clients may have several; None if all must have one network.
-        covers_replies: True if noise of the clients' own is on all that they reply but their number of examples.
-        check_examples: `check_examples(most)`, which refuses settings that a client of so many examples does not allow.
+        personalise: `personalise(me, params, memory) -> Step[Params]`, the model that a client uses after training.  It
+            is no step, as a personal model must not be reachable from the network.
+        personalises: False if clients change nothing in the model they are served, so that it is evaluated once.
+        common: `common(params, layout)`, tensors by name that clients' networks must have alike; None if all must have
+            one network.
+        unseen_models: `unseen_models(state)`, models from which an unseen client takes the one with the lowest training
+            loss; other methods `serve` it.
+        unseen_memberships: Number of those models that it averages.
+        adapt: `adapt(me, params, epochs) -> Step[Params]`, how an unseen client adapts its model; by default it trains
+            as in `local`.
+        info: `info(state) -> Info`, the report of the round that led to `state`: types of `unskew.info`, or a dataclass
+            or dictionary of its own.  It is kept in the record, and sections of the report draw it.
+        validate_reply: `validate_reply(step, reply, model, layout)`, which raises WireError for a reply of the right
+            type that the plan could not use; over a network that client then counts as lost.
+        amend: `amend(step, me, msg, reply, sent, memory) -> L`, for methods whose clients remember what they sent.  A
+            wrapper that changes `reply` to `sent` calls it; it returns the memory that belongs to `sent`.
+        uses_private_randomness: True if results depend on `Me.private` or `Me.private_fixed`, so that no simulation can
+            reproduce a deployed run.
+        has_dp_noise: True if its noise is differentially private; then clients report no metrics.
+        spending: `spending(step, msg) -> tuple[Spending, ...]`, the privacy cost of the reply, of which each client
+            keeps its own account.
+        covers_examples: True if the noise covers single examples, not whole clients.  It is then refused where a
+            client's inputs are scaled by its own examples.
+        covers_replies: True if clients' own noise covers all of their replies but the number of examples.
+        check_examples: `check_examples(most)`, which refuses settings that do not allow a client of `most` examples.
+        binding: `binding(step, msg) -> str | None`, what a reply binds a client to.  In a deployment it gives no reply
+            of the same round that binds it to something else.
+        as_they_come: True if its plan asks for `AsTheyCome`.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
-        training_noise: `training_noise(seed, rounds, clients, cohort)`, the noise of a training, by which a run's
-            trainings add up: `NoisedSums` or `ClientsNoise` of `unskew.server.privacy`.
+        training_noise: `training_noise(seed, rounds, clients, cohort)`, `NoisedSums` or `ClientsNoise` of
+            `unskew.server.privacy`, which add up over a run's trainings.
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
-        counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that makes clients take
-            others then puts their number there.
+        counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that changes their number
+            puts it there.
         weighting: "uniform" if no mean of it is weighted by numbers of examples.
+        needs: What it requires of a task, in words of `unskew.tasks.needs`: "classes" (labels), "classifier" (a row of
+            outputs or weights for each class), "groups" (counts by class or group), "images".
         needs_domains: Name of the setting that needs data with domains; empty if none does.
         needs_public: True if it needs public data.
         prior: Name of the diffusion prior that it uses.

@@ -71,8 +71,8 @@ class Reduced(Generic[R]):
     Attributes:
         values: Result of each reduction.
         weights: Total weight behind each result.
-        replies: By client, in the order asked, what is left of its reply: fields that its type marks with `Each`,
-            in it and in the records it holds; None in place of the others.
+        replies: Replies by client, in the order asked, of which only fields marked with `Each` are left; others are
+            None.
     """
 
     values: tuple[Any, ...]

@@ -110,8 +110,8 @@ def parameters(target: Callable[..., Any], skip: Collection[str] = ()) -> dict[s
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of the parameters of a class or function, bounds included.
 
-    Python resolves all annotations of a dataclass's `__init__` in the module of that class; what is inherited from
-    another module, and is text there (`from __future__ import annotations`), names what is imported in that one.
+    Python resolves all annotations of a dataclass's `__init__` in the module of that class.  Inherited ones that are
+    text (`from __future__ import annotations`) need the imports of their own module.
     """
     made: Any = target.__init__ if inspect.isclass(target) else target
     left, inherited = dict(getattr(made, "__annotations__", {})), dict[str, Any]()
@@ -365,7 +365,7 @@ def unknown(
     elsewhere: Mapping[str, str] | None = None,
     noun: str = "key",
 ) -> ConfigError:
-    """Return the error for an unknown key; `elsewhere` is in the place of `ELSEWHERE`."""
+    """Return the error for an unknown key; `elsewhere` replaces `ELSEWHERE`."""
     known = list(known)
     sentences = {**(elsewhere or ELSEWHERE.get()), **{k: f"did you mean {k}?" for k in known}}
     # A word that names a setting elsewhere is meant sooner than one that merely looks like a setting here.

@@ -17,13 +17,12 @@ Own model  Theta^ computed from the global model by eq. 1 and 2, before any trai
 Gradients  A step of length 1 from Theta^ that changes only the top; its displacement is the gradient.  So eq. 2 trains
            like everything else, counts as work, and leaves the statistics of the layers below as received.
 Memory     The top of Theta_k, and W_k: the rest of Theta_k would never be read.
-Departures A client without a model of its own takes the global one as it is: in round 1 the two are the same, and later
-           there is nothing worth keeping in a random start.  The share of data is drawn as independent batches, so an
-           example may occur twice.  The passes end when their mean loss has settled (standard deviation over ten passes
-           below `settled`); the published code looks at the last batch's loss, makes at least eleven, and never stops
-           if it does not settle.  While W_k is learned, BatchNorm normalises by the received statistics, in the
-           published code by each batch's if the client has just trained.  Who takes no part keeps Theta_k and W_k, as
-           in Algorithm 1; in the published code every client replaces them by Theta^ and the new W_k in each round.
+Departures A client without a model of its own takes the global one.  The share of data is drawn as independent batches,
+           so an example may occur twice.  The passes end when their mean loss has settled (standard deviation over ten
+           passes below `settled`).  The published code looks at the last batch's loss, makes at least eleven, and may
+           never stop.  While W_k is learned, BatchNorm normalises by the received statistics, in the published code by
+           each batch's if the client has just trained.  A client that takes no part keeps Theta_k and W_k, as in
+           Algorithm 1; in the published code every client replaces them by Theta^ and the new W_k in each round.
 """
 
 import math

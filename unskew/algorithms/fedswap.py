@@ -12,8 +12,8 @@ Round      m_j <- w for all j                                                   
            leg l = 1 .. L: m_j <- LocalSGD(m_j; F_pi_l(j)), pi_1 in the clients' order, then pi_l drawn anew  (2)
            w <- sum_j omega_j m_j / sum_j omega_j                                                     (3)
 Weights    omega_j is 1, or the examples of its last trainer, or all it has seen; with one leg FedAvg's are "samples".
-Departures Only the abstract could be read: without the small shared data set of the original, and with a swap after
-           every local training and an average after every L-th (`local` and `legs` say how long that is).
+Departures Only the abstract could be read.  The small shared data set of the original is left out.  Models are swapped
+           after every local training (`local`), and averaged after every L-th (`legs`).
            A lost reply does not end the round: the previous holder still has the model, and it continues from there in
            the next leg.  A model that was never trained is left out of eq. 3.
            The optimiser starts afresh in each leg, and the learning rate falls by round, not by leg.

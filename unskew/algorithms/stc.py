@@ -11,10 +11,10 @@ Notation   W      global parameters; every client that takes part has a replica 
 Client     A_k <- A_k + D_k;  u_k = C_p_up(A_k);  A_k <- A_k - u_k                                   (1)
 Server     A <- A + 1/M sum_{k in S} u_k;  u = C_p_down(A);  A <- A - u;  W <- W + u                 (2)
 Replicas   W <- W + u on every client that gets u, with the same bits as on the server               (3)
-Absentees  A client that missed updates is sent these, one by one, or the whole model, whichever is smaller: a sum of
-           ternary updates is no longer ternary and takes more bits than they do.  The server keeps the last updates as
-           long as all of them together are smaller than the model (payloads, without the wire's headers), at p = 1/400
-           about 1100; older ones would never be sent.  Before round 1 each client builds its replica by itself.
+Absentees  A client that missed updates is sent these, one by one, or the whole model, whichever is smaller.  (A sum of
+           ternary updates is no longer ternary and takes more bits.)  The server keeps the last updates while together
+           they are smaller than the model (payloads, without the wire's headers): about 1100 at p = 1/400.  Before
+           round 1 each client builds its replica by itself.
 Departures A lost reply has no effect: the client also remembers A_k from before, and the server says which reply it
            received last, as in SCAFFOLD; so (4) holds whatever is lost.
            sum of all u_k received + A_k = sum of all D_k of these replies;  sum of all u + A = sum of all means   (4)

@@ -6,8 +6,8 @@
               clients a second by the number of actors, and of those the share that actors without a driver would do
 
 Each case has processes of its own: one that Ray runs in cannot be forked any more.  Actors, driver and Ray's servers
-share the cores here, so the clients a second are a lower bound of what a driver with a machine of its own hands out;
-its own CPU seconds per client give the upper one.
+share the cores here, so the clients a second are a lower bound for a driver with its own machine.  Its CPU seconds per
+client give the upper bound.
 """
 
 import time

@@ -1,10 +1,9 @@
 """Speed of training: the executors against plain PyTorch, in one process.
 
-L1 is the code a careful user would write without federated learning: one network, PyTorch's own layers and SGD (default
-or fused, the faster of the two, at its best number of threads), tensors ready, the same batches and sample count.  A
-ratio above 1 says that a federated round over many clients trains more samples per second than L1.  Contenders take
-turns, so that a busy machine slows all of them; bars are judged on the ratio of minima; medians and spreads are
-reported beside it.
+L1 is plain PyTorch without federated learning: one network, PyTorch's layers and SGD, the same batches and sample
+count.  SGD is the faster of default and fused, at its best number of threads.  With a ratio above 1 a federated round
+over many clients trains more samples per second than L1.  Contenders take turns, so that a busy machine slows all of
+them; bars are judged on the ratio of minima; medians and spreads are reported beside it.
 
     W1  logistic regression, 28x28            W4  four-convolution CNN, 32x32x3
     W2  784-200-200-10                        W5  ResNet-18 with group norm, 32x32x3

@@ -12,8 +12,8 @@ Per-FedAvg takes two batches for each one of the others.
 
 A bar is met if the median is within it.  The middle half and "FedAvg again" show how certain that is.
 
-Networks are built without a bias in the classifier (`head_bias = false`), as in the paper, for both methods; in
-the cases called "held" there is one, which FedDW holds at zero and FedAvg trains.
+Networks have no bias in the classifier (`head_bias = false`), as in the paper.  In the cases called "held" there is
+one, which FedDW holds at zero and FedAvg trains.
 """
 
 import statistics

@@ -1,7 +1,7 @@
 """Peak memory of a round by the number of clients in it: where replies are folded, it should hardly grow.
 
-Each round runs in a process of its own, forked from one that has everything loaded; what counts is the largest sum of
-PSS (shared pages divided among those who map them) over that process and its workers, read every few milliseconds.
+Each round runs in a process forked from one that has everything loaded.  Measured is the largest sum of PSS (shared
+pages divided among processes) over that process and its workers, read every few milliseconds.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Time to partition clients into groups: HCCT's Algorithm 2 from the Gram matrix, and as printed.
 
 `naive` is Algorithm 2 on the vectors themselves: every pass tries every pair of groups, averages its gradients again
-and takes every cosine.  Tests also compare the fast form with it.  Gradients are made up: groups of ten clients
-around a common direction, in chunks, so that a thousand clients of a million parameters are never in memory at once;
-making them up is not timed.
+and takes every cosine.  Tests also compare the fast form with it.  Gradients are simulated: groups of ten clients
+around a common direction.  They are made in chunks, which is not timed, as a thousand clients of a million parameters
+do not fit into memory.
 """
 
 import time

@@ -9,8 +9,8 @@ population is measured in a process of its own, whose peak memory is read after 
     run          five rounds with an evaluation after each, from the data in memory to a finished folder
     report       report.html of that folder
 
-The slope is the power of the number of clients that seconds grow with, from one population, or one cohort, to the next:
-1 is a cost for each client, 0 none.
+The slope is the power of the number of clients with which seconds grow, between populations (or cohorts): 1 is a cost
+for each client, 0 none.
 """
 
 import itertools

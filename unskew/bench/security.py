@@ -1,9 +1,8 @@
 """Robust means under attack: accuracy by attack and by the share of malicious clients, and a figure of the latter.
 
-Suites are data whose clients are really there, read from a data directory: `wisdm`, activities by the owner of a phone
-(36), and `mnist_writers`, digits by 20 of the people who wrote them.  Without the directory there is `digits`, divided
-among 20 clients.
-The measure is balanced accuracy on test rows of all clients, which no client trains on and no malicious client changes.
+Suites are data with natural clients from a data directory: `wisdm`, activities of 36 phone owners, and `mnist_writers`,
+digits by 20 writers.  Without the directory there is `digits`, divided among 20 clients.  The measure is balanced
+accuracy on test rows of all clients, which no client trains on and no malicious client changes.
 """
 
 from collections.abc import Mapping, Sequence

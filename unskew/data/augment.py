@@ -1,7 +1,7 @@
 """Random changes to a batch of images while training; never applied to validation or test data.
 
-A function takes a batch (B, C, H, W) and a generator made from a key, and returns a new batch of the same shape; each
-example has its own draw.
+A function takes a batch (B, C, H, W) and a keyed generator, and returns a new batch of the same shape; each example has
+its own draw.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Y. Ganin, V. Lempitsky, "Unsupervised Domain Adaptation by Backpropagation", ICML 2015, section 4.  Their Synthetic
 Numbers (SynthDigits elsewhere) vary the text (numbers of one to three digits), its position and orientation, the
-colours of background and strokes, and the amount of blur; the label is the digit in the middle.
+colours, and the amount of blur.  The label is the digit in the middle.
 
 Notation   cell  a glyph's square of CELL x CELL points, its digit CAP points high and in the middle
            d     signed distance to the glyph's edge, positive inside: points in a cell, pixels in an image

@@ -56,8 +56,8 @@ class ImageOptions:
         image: Its column of the images.
         target: Its column of the target; several columns of 0 and 1 for several labels.
         client, patient, patient_ids, test: Columns as in `unskew.data.tables.TableOptions`; without a client a split
-            divides the images.  In folders, patient "folder" makes each folder in that of a class one patient's: those
-            of one name at one site belong together, and a file beside them is a patient by itself.
+            divides the images.  In folders, patient "folder" makes each folder in that of a class a patient; folders of
+            one name at one site are one. A file beside them is a patient by itself.
         size: Height and width to which they are resized, pixels; by default all must have one size.
         classes: Names of all classes, in order, where sites may lack some; by default those that occur.
         alone: The folder is one client's own: it has no folders of sites, and a column `client` is not read.
@@ -106,8 +106,8 @@ def table(root: Path, options: ImageOptions, targets: Targets = CLASS) -> DataTa
     """The images of a folder as one table.
 
     Raises:
-        DataError: If folder, image, table or column are missing, folders are laid out otherwise, something is a link,
-            an image cannot be read, sizes differ, or a row names no image or one named before.
+        DataError: If folder, image, table or column are missing, something is a link, an image cannot be read, or sizes
+            differ.  If a row names no image, or one named before.
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root.absolute()}")

@@ -210,8 +210,8 @@ class Inputs:
 
         Args:
             x: Images (N, H, W), (N, H, W, channels) or (N, channels, H, W), as whole values 0 to 255 or floats, as in
-                training; texts; an array of numbers; or a DataFrame, a mapping of columns, a row (mapping) or a list of
-                rows, with the columns of training.  Several parts are a tuple or a mapping.
+                training.  Texts; or an array of numbers.  A DataFrame, a mapping of columns, a row (mapping) or a list
+                of rows, with the columns of training.  Several parts are a tuple or a mapping.
             client: Name of the client whose rows they are, where each client has its own scale.
 
         Raises:

@@ -76,8 +76,8 @@ def fewest_of_a_class(patients: Tensor, labels: Tensor, event: int | None = None
 def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDArray[np.float64]:
     """One value for each patient instead of each row, with the same mean.
 
-    Their variance over their number estimates that of the mean when patients are sampled and not rows: with d_p the sum
-    of a patient's differences from the mean, and m rows of a patient on average, the values are mean + d_p / m
+    Their variance over their number estimates that of the mean when patients are sampled and not rows.  With d_p the
+    sum of a patient's differences from the mean, and m rows of a patient on average, they are mean + d_p / m
     (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Without patients,
     or with one row each, these are the rows.
 

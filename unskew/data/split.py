@@ -1,8 +1,8 @@
 """Splits: how a data set is divided over clients.
 
-Every label split draws a table of counts (clients, classes), repairs it where a client has fewer than `min_samples`,
-and deals the examples of each class at random by that table.  Every example belongs to exactly one client (or none,
-beyond `max_samples`), and the same key gives the same split.
+Every label split draws a table of counts (clients, classes), and repairs it where a client has fewer than
+`min_samples`. The examples of each class are dealt at random by that table.  Every example belongs to exactly one
+client (or none, beyond `max_samples`), and the same key gives the same split.
 
 Sources    dirichlet     T. H. Hsu et al. 2019 (by client); M. Yurochkin et al. 2019 (by class)
            pathological  "quantity-based label skew" of Q. Li et al. 2022

@@ -1,6 +1,6 @@
 """Runs an experiment in a federation of another system: what `in_flower` and `in_nvflare` share.
 
-The app or job carries an offer, which is the experiment's TOML and the settings of `ServerConfig`, and no code: unskew
+The app or job carries an offer, which is the experiment's TOML and the settings of `ServerConfig`, and no code.  unskew
 is installed at server and sites, which decide on the data and code it may use.  The other system decides who may start
 it, and authenticates sites.
 

@@ -1,7 +1,7 @@
 """Optimisers on one flat vector: SGD written out, the others PyTorch's own.
 
-All tensors being trained are views of one vector, so an update is a handful of operations whatever the number of
-layers; a few optimisers look at shapes and get the views.  The arithmetic is that of `torch.optim`.
+All trained tensors are views of one vector, so an update is a handful of operations for any number of layers.  A few
+optimisers look at shapes and get the views.  The arithmetic is that of `torch.optim`.
 
 On a CPU an update with momentum goes through each vector once, by the private operator behind `torch.optim`'s
 `fused=True`, in half the time.  `one_pass` says whether it exists; the equal public operations are beside it.

@@ -121,8 +121,8 @@ def build(
         A module with `body` and `head` that maps (B, *input_shape) to logits (B, num_classes).
 
     Raises:
-        ConfigError: If the model or an option is unknown, an option's value is out of range, the images are too small
-            for the network, there is no output, or your own factory fails.
+        ConfigError: If the model or an option is unknown or out of range, the images are too small for the network,
+            there is no output, or your own factory fails.
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     factory = _factory(model) if isinstance(model, str) else model

@@ -1,9 +1,9 @@
 """Convolutional networks of the papers: convolutions with norm, ReLU and pooling, then fully connected layers.
 
-Each is a row of layers (`Layers`) with the same options: `norm` before each convolution's ReLU and its `groups`,
-`conv_dropout` after convolutions, `dropout` after each fully connected layer's ReLU, and `head_bias`.  Those that a
-paper lacks are off.  Unpadded networks refuse images smaller than published: the last feature map would shrink to a few
-pixels, and the number of parameters would change.
+Each is a row of layers (`Layers`) with the same options.  These are `norm` before each convolution's ReLU and its
+`groups`, `conv_dropout` after convolutions, `dropout` after each fully connected layer's ReLU, and `head_bias`.  Those
+that a paper lacks are off.  Unpadded networks refuse images smaller than published: the last feature map would shrink
+to a few pixels, and the number of parameters would change.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Reproductions of FedDW: its published numbers, and ours beside them.
 
-The method's page says where the paper's released code differs.  The paper's tables put two accuracies into one column:
-G, the server's model on the global test set (`global.accuracy`), for methods with one global model, and PG, each
-client's own model on it (`personal_on_global.accuracy.mean`), for the others.
+The method's page says where the paper's released code differs.  The paper's tables put two accuracies into one column.
+G, for methods with a global model, is the server's model on the global test set (`global.accuracy`).  PG, for the
+others, is each client's own model on it (`personal_on_global.accuracy.mean`).
 """
 
 import itertools

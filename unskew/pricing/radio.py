@@ -53,11 +53,11 @@ class Cost:
     """The cost of one round of a training.
 
     Attributes:
-        numbers: What the ledger says, each flow by direction, as in `hz_s.up`: `bytes` (10^6 are the paper's MB in
-            `feddif_table3`), `hz_s` (bandwidth times time, bits / gamma), `rbs` (resource blocks), `subframes` and
-            `seconds` until the last transfer of each turn is done, `transmit_j` and `receive_j` of the senders, and of
-            receiving devices; `below_qos`, transfers on links below the minimum quality of service; `compute_j` and
-            `compute_s` of local training, the seconds those of the slowest client of each exchange.
+        numbers: Flows by direction, as in `hz_s.up`: `bytes` (10^6 are the paper's MB in `feddif_table3`), `hz_s`
+            (bandwidth times time, bits / gamma), `rbs` (resource blocks).  `subframes` and `seconds` last until each
+            turn's last transfer is done.  `transmit_j` is of senders, `receive_j` of receiving devices.  `below_qos`
+            counts transfers on links below the minimum quality of service.  `compute_j` and `compute_s` are of local
+            training, with the slowest client's seconds in each exchange.
     """
 
     method: str

@@ -353,8 +353,8 @@ def how_fitted(shape: Sequence[int], image_shape: tuple[int, int, int]) -> str |
 def fitted(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     """Images (N, C, H, W) in [0, 1] in `image_shape`; `how_fitted` says how.
 
-    A side that differs by 2 or 4 pixels is padded with black or cut, others are resized, so 28 x 28 and 32 x 32 keep
-    their pixels both ways.
+    A side that differs by 2 or 4 pixels is padded with black or cut, so 28 x 28 and 32 x 32 keep their pixels both
+    ways. Others are resized.
 
     Raises:
         DataError: If the images have another shape, or a value outside [0, 1] or not finite.

@@ -1,7 +1,7 @@
 """Figures in Altair: each function makes a chart of a frame, for a page, a notebook or a paper.
 
 Arguments: `marks` are colours by method, x and y are titles of axes.  A page shows each chart first as a still picture
-in the colours of its style sheet, and then redraws it interactively with the `library` in the page, without a network.
+in the colours of its style sheet.  Then it redraws it interactively with the `library` in the page, without a network.
 Import this module only to draw, as it imports Altair.
 """
 

@@ -106,7 +106,7 @@ def interval(
     """Student's t interval of the mean: `mean ± t_{(1 + confidence)/2, n-1} s / sqrt(n)`.
 
     With `sequential` it is a confidence sequence, valid after every seed (`unskew.run.decide`).  None with fewer than
-    two values, with one that is not finite, or when all are equal but not zero: equal values come from the resolution
+    two values, with one that is not finite, or when all are equal but not zero.  Equal values come from the resolution
     of a small test set, and do not show certainty.
 
     >>> low, high = interval([0.01, 0.02, 0.03])
@@ -177,7 +177,7 @@ def welch(
 ) -> tuple[float, float] | None:
     """Welch's 95 % interval of the difference of two means over clients, averaged over seeds; None below two clients.
 
-    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m; that of the mean
+    With variances s^2 and t^2 of n and m clients, a seed's squared standard error is s^2/n + t^2/m.  That of the mean
     over k seeds is their sum divided by k^2.  Degrees of freedom are Welch and Satterthwaite's.  If seeds share clients
     (`drawn_anew` false), it is as wide as a seed's on average.
 

@@ -267,8 +267,8 @@ By = Literal["round", "traffic", "time"]
 def curve(record: Record, method: str, name: str, by: By = "round") -> Curve | None:
     """`name` over the counted seeds, at the rounds that all of them have; None if there are none.
 
-    By traffic x is the MB sent, by time the seconds taken (simulated, if clients have a pace), up to and with a round,
-    averaged over seeds; None if that is zero.
+    By traffic x is the MB sent, by time the seconds taken (simulated, if clients have a pace).  Both are up to and with
+    a round, averaged over seeds; None if they are zero.
     """
     seeds = counted_seeds(record, method)
     by_round = curve_by_round([record.numbers.curve(method, s, name) for s in seeds])

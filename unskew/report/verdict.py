@@ -217,8 +217,8 @@ def _some(names: Sequence[str], what: str) -> str:
 def unsettled(record: Record) -> str:
     """A note that training alone had not converged; empty if it had, or if unknown.
 
-    It had not if its mean over clients changed in the last quarter of the rounds by more than a hundredth, and more
-    than a standard error over all test examples.
+    It had not if its mean over clients changed too much in the last quarter of the rounds.  Too much is more than a
+    hundredth, and than a standard error over all test examples.
     """
     base, m = worth.alone(record), record.headline
     mean = None if base is None else tables.curve(record, base, m.own)

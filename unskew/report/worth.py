@@ -6,7 +6,7 @@ interval, over seeds and over test rows.
 
 A gain varies with seeds (initial models, cohorts and batches) and with the client's test rows, which are often the same
 under every seed.  The variance of the mean over k seeds is that over seeds, divided by k, plus that over rows of their
-differences, averaged over seeds; the half-width is Student's t times the root of the sum, with the degrees of freedom
+differences, averaged over seeds.  The half-width is Student's t times the root of the sum, with the degrees of freedom
 of B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
 Biometrika 34, 1947.  If a part has one degree of freedom (two seeds), that is too narrow: 9 % of intervals miss instead
 of 5 %.  Then, and for confidence sequences, the squares of both half-widths are added.  Variance of a row under one

@@ -1,8 +1,8 @@
 """Audit of differential privacy: is the noise as large as the method's epsilon assumes?
 
-An epsilon of Gaussian noise rests on three facts: one client moves a release by at most the clipping norm, every number
-of a release has noise of the claimed size, and no noise is used twice.  Here every client is a canary that uploads far
-along a known random direction, so that all three can be measured.
+An epsilon of Gaussian noise rests on three facts.  One client moves a release by at most the clipping norm, every
+number of a release has noise of the claimed size, and no noise is used twice.  Here every client is a canary that
+uploads far along a known random direction, so that all three can be measured.
 
 Notation   C      clipping norm that the method claims;  z its noise multiplier
            V      what canaries send, of length 1 each and alike in a round, added up in a release

@@ -2,7 +2,7 @@
 
 Student's interval is meant for a number of seeds that was fixed beforehand.  Checked after each of 30 seeds, it calls
 two equal methods different in 23 % of runs.  The interval here is a confidence sequence: with probability 1 - alpha it
-covers the true difference after *every* seed, so a run may stop or go on at any of them.
+covers the true difference after *every* seed. So a run may stop at any of them.
 
 Notation   x_1, ..., x_n   differences of two methods, seed by seed; mean m, standard deviation s (ddof 1)
            c               their skewness, sum (x_i - m)^3 / n over (sum (x_i - m)^2 / n)^(3/2)
@@ -10,8 +10,8 @@ Notation   x_1, ..., x_n   differences of two methods, seed by seed; mean m, sta
            u               t^2 / (n - 1)
            g               variance of delta, the difference in standard deviations, under the alternative
 
-If delta = 0 is set against delta ~ N(0, g), with the right Haar measure on the standard deviation, the likelihood ratio
-of x - mu up to scale is
+Test delta = 0 against delta ~ N(0, g), with the right Haar measure on the standard deviation.  The likelihood ratio of
+x - mu up to scale is
 
     B_n(mu) = (1 + n g)^(-1/2) [(1 + u) / (1 + u / (1 + n g))]^(n / 2)
 

@@ -1,7 +1,7 @@
 """Reports on models after the last round.
 
-They say which classes a model recognises, the result of each test row under its client's own model (to test a client's
-gain), and for which clients a constant prediction would be better.
+They say which classes a model recognises, and for which clients a constant prediction would be better.  They keep the
+result of each test row under its client's own model, which tests a client's gain.
 """
 
 import statistics

@@ -333,8 +333,8 @@ def predict(
 ) -> list[Any]:
     """Predict with a model from `load_model`, for each raw input.
 
-    Returned is the class (in the type of the training labels), of regression a number, of survival the log of the
-    relative risk, of several labels the names of those that apply, of sequences the next token.
+    Returned is the class, in the type of the training labels.  Of regression it is a number, of survival the log of the
+    relative risk, of several labels the names of those that apply, and of sequences the next token.
 
     Args:
         model: The model.

@@ -2,8 +2,8 @@
 
     track = ["tensorboard"]            in the experiment
 
-A tracker has a run for each method and seed, called METHOD/SEED, with all its settings; each metric that is not of a
-single client becomes a scalar with the round as its step.  TensorBoard writes into the run's folder, MLflow to
+A tracker has a run for each method and seed, called METHOD/SEED, with all its settings.  Metrics that are not of a
+single client become scalars with the round as step.  TensorBoard writes into the run's folder, MLflow to
 MLFLOW_TRACKING_URI or its local store, Weights & Biases into the run's folder unless WANDB_MODE is set.
 
 A tracker that fails during a run is dropped with a note.  After a resume the rest of an interrupted cell is, in MLflow

@@ -5,9 +5,9 @@
     gap.*              the clients that trained minus the unseen ones, of the headline; gap_adapted.* after adapting
 
 The model comes from the method's `serve` for an unknown client, and `personalise` without memory.  Of several models
-(`unseen_models`) a client takes the one with the lowest loss on its training data, as in IFCA, or the mean of the best
-ones (`unseen_memberships`), as in FLSC.  Adapting is `personalise` where that trains, or the method's `adapt`, or else
-local training as in its `local`.  Training never depends on it.
+(`unseen_models`) a client takes the one with the lowest loss on its training data, as in IFCA.  In FLSC it takes the
+mean of the best ones (`unseen_memberships`).  Adapting is `personalise` where that trains, or the method's `adapt`, or
+else local training as in its `local`.  Training never depends on it.
 """
 
 import math

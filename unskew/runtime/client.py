@@ -398,8 +398,8 @@ class _Cell:
         """The client's view of itself, with private keys whose draws no one else can repeat.
 
         They depend on its data and memory, the experiment and the request.  Two uploads with the same noise would
-        reveal their exact difference, so only a request that is the same to the byte, of the same experiment on the
-        same data and memory, may draw the same noise again.
+        reveal their exact difference.  So only a byte-identical request, of the same experiment on the same data and
+        memory, may draw the same noise again.
         """
         runtime, context = self.runtime, self.context
         own = Key(int.from_bytes(own_secret(runtime.state), "big")) / runtime.info.data

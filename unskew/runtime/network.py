@@ -398,9 +398,9 @@ class _RemoteRound:
     def suspects(self, before: Params | None, after: Params | None) -> dict[ClientId, str]:
         """Find clients whose replies made the global model diverge; empty if it did not.
 
-        It diverged if it is not finite or `GROWTH` times larger than it was and than the median reply; suspects
-        are those whose tensors were the first to be `GROWTH` times larger than the median.  DivergedError if there are
-        none and the model is not finite.
+        It diverged if it is not finite, or `GROWTH` times larger than before and than the median reply.  Suspects are
+        those whose tensors were the first to be `GROWTH` times larger than the median.  DivergedError if there are none
+        and the model is not finite.
         """
         if after is None:
             return {}

@@ -1,7 +1,7 @@
 """Trials of a method, proposed and pruned by Optuna.
 
-The first trial has the method's present settings.  Each trains under the experiment's first seed on all folds but one,
-and is scored by the rows of that one at five looks; at each look it may be pruned.
+The first trial has the method's present settings.  Each trains under the experiment's first seed on all folds but one.
+It is scored by the rows of that one at five looks, and may be pruned at each.
 
 Trials are proposed in batches, so they do not depend on the number of workers.  A resumed search asks Optuna again.
 """
