@@ -327,7 +327,6 @@ def _stepped(schedule: Scheduler) -> tuple[list[float], Iterator[float]]:
 Schedule = Constant | Exponential | Scheduler | Callable[[int], float]
 """Factors on a learning rate by round or step, from 1: one of ours, PyTorch's, or a function."""
 
-
 Optimizer = Literal[
     "sgd", "adam", "adamw", "lbfgs", "adadelta", "adafactor", "adagrad", "adamax", "asgd", "muon", "nadam", "radam",
     "rmsprop", "rprop", "sparseadam",
@@ -390,9 +389,10 @@ class SgdConfig:
         if self.optimizer not in get_args(Optimizer):
             raise ConfigError(f"optimizer must be one of {', '.join(get_args(Optimizer))}, got {name!r}")
         if self.local_epochs is not None and self.local_steps is not None:
+            raise ConfigError("local_epochs and local_steps exclude each other; leave one out")
+        if classes := [s for s in (self.lr_schedule, self.step_schedule) if isinstance(s, type)]:
             raise ConfigError(
-                f"local_epochs and local_steps exclude each other, got {self.local_epochs} and {self.local_steps}; "
-                "leave one out"
+                f"a schedule must be a value, got {classes[0]}; write Scheduler({classes[0].__name__!r}, ...)"
             )
         if self.nesterov and not self.momentum > 0.0:
             raise ConfigError("nesterov needs momentum > 0, got 0; set momentum or leave nesterov out")

@@ -18,11 +18,9 @@ CONFIGS = {
     "momentum and decay": SgdConfig(momentum=0.9, weight_decay=0.1),
     "nesterov": SgdConfig(momentum=0.9, nesterov=True, weight_decay=0.1),
     "clipped": SgdConfig(momentum=0.5, clip_norm=0.7),
-    "clipped, never reached": SgdConfig(clip_norm=1e6),
     "adam": SgdConfig(optimizer="adam"),
     "adam and decay": SgdConfig(optimizer="adam", weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
     "adamw": SgdConfig(optimizer="adamw", weight_decay=0.1),
-    "adamw, clipped": SgdConfig(optimizer="adamw", weight_decay=0.1, clip_norm=0.3),
     **{
         name: SgdConfig(optimizer=name)
         for name in ("adadelta", "adafactor", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop", "sparseadam")
