@@ -212,11 +212,11 @@ CREATE TABLE models (client INTEGER, layer TEXT, tensor INTEGER, PRIMARY KEY (cl
 
 
 def _save_own(path: Path, own: Iterable[Mapping[ClientId, Params]], shared: Params, number: int) -> Known:
-    """Write the tensors of clients' models that are not the `shared` ones, where there are such; say what there is."""
+    """Write the tensors of clients' models that are not the `shared` ones, without a journal; say what there is."""
     new = _with(path, ".tmp")
     new.unlink(missing_ok=True)  # of an earlier try
     with closing(sqlite3.connect(new)) as file:
-        file.executescript(_TABLES)
+        file.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = {database.SYNCHRONOUS};{_TABLES}")
         for batch in own:
             stored: dict[tuple[str, int], int | None] = {}  # tensors that many clients share are read once
             for client, params in batch.items():
