@@ -109,18 +109,6 @@ def test_entries_that_a_secure_sum_cuts_are_cut_in_memory_too(name: str, classes
         torch.testing.assert_close(torch.stack(remembered).mean(0), kept_by_server(of(state)), rtol=0, atol=1e-12)
 
 
-def test_a_clipped_variate_by_hand(springs: Any, value: Any) -> None:
-    """F = (w - 4)^2 / 2, lr .5, 2 steps from 0: dy = 3, dc = -3, of length sqrt(18); clipped to a third, 1 and -1.
-
-    The client then remembers -1, and so does the server's mean.
-    """
-    method = wrap(us.SCAFFOLD(local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), us.ClipNorm(18**0.5 / 3))
-    play = springs(m=[4.0]).play(method, 1)
-    assert value(play.params[1]) == pytest.approx(1.0)
-    assert value(play.states[1].c) == pytest.approx(-1.0)
-    assert value(play.sim.memory.get(0).c) == pytest.approx(-1.0)
-
-
 def test_a_client_that_lies_remembers_the_truth(classes: Any) -> None:
     """What it knows is its own variate; a lie would otherwise be taken for it and grow from round to round."""
     world = classes(n=[4, 7, 9])

@@ -12,19 +12,10 @@ from unskew.algorithms import TABLE, resolve
 from unskew.algorithms.fedavg import FedAvg, average
 from unskew.protocol import SgdConfig
 
-FULL = SgdConfig(lr=0.1, local_epochs=2, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 # Methods that refuse momentum.
 OWN_LOCAL = dict.fromkeys(("perfedavg", "fedsam", "apfl"), SgdConfig(lr=0.1, local_epochs=2, batch_size=3))
-
-
-def test_models_are_averaged_by_examples(springs: Any, value: Any) -> None:
-    """From 0 one step of lr .5 towards m = 4 and m = -8 gives 2 and -4; with 3 and 1 examples (3*2 - 4)/4 = .5."""
-    local = SgdConfig(lr=0.5, batch_size=None)
-    play = springs(m=[4.0, -8.0], n=[3, 1]).play(FedAvg(local), rounds=1)
-    assert value(play.params[1]) == pytest.approx(0.5, abs=1e-12)
-    assert value(springs(m=[4.0, -8.0], n=[3, 1]).play(FedAvg(local, "uniform"), 1).params[1]) == pytest.approx(-1.0)
 
 
 def test_one_full_batch_step_is_a_step_on_pooled_data(classes: Any, equal: Any) -> None:
@@ -36,11 +27,6 @@ def test_one_full_batch_step_is_a_step_on_pooled_data(classes: Any, equal: Any) 
     together.device_data.x.copy_(apart.device_data.x)
     together.device_data.y.copy_(apart.device_data.y)
     equal(apart.play(FedAvg(local)).params, together.play(FedAvg(local)).params)
-
-
-def test_identical_clients_average_to_any_of_them(classes: Any, equal: Any) -> None:
-    """I-3."""
-    equal(classes(n=[6] * 3, same=True).play(FedAvg(FULL)).params, classes(n=[6], same=True).play(FedAvg(FULL)).params)
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=8), st.sampled_from(["samples", "uniform"]))

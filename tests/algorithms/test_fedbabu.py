@@ -31,22 +31,6 @@ def test_the_head_is_the_initial_one_at_every_round(classes: Any) -> None:
         assert changed(world.population.initial, play.own(client)) == FC | NORM
 
 
-def test_one_round_by_hand(classes: Any, equal: Any) -> None:
-    """Two clients, one full-batch step: phi - lr/2 (g_0 + g_1) of the body, whatever the sizes; the head as it was."""
-    world = classes(n=[4, 12])
-    play = world.play(FedBABU(local=SgdConfig(lr=0.2, batch_size=None)), 1)
-    expected = dict(world.population.initial)
-    for rows in world.device_data.train:
-        module = world.task.build().double()
-        module.load_state_dict(world.population.initial)
-        torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
-        for n, p in module.named_parameters():
-            if n in FC:
-                assert p.grad is not None
-                expected[n] = expected[n] - 0.1 * p.grad
-    equal(play.params[1], expected, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("finetune", "moved"), [("none", set()), ("head", HEAD), ("body", FC | NORM), ("all", HEAD | FC | NORM)]
 )

@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.fednova import FedNova, FedNovaReply, responses, work
 from unskew.algorithms.parts import steps_of
 from unskew.errors import WireError
 from unskew.local.optim import optimiser
-from unskew.protocol import Exponential, Layout, SgdConfig
+from unskew.protocol import Layout, SgdConfig
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, TrimmedMean
 
@@ -55,20 +54,6 @@ def test_a_displacement_is_the_weighted_sum_of_gradients(tau: int, rho: float, m
         assert a.tolist() == pytest.approx([(1 - rho ** (tau - j)) / (1 - rho) for j in range(tau)])
 
 
-def test_a_round_by_hand(springs: Any, value: Any) -> None:
-    """F_k = (w - m_k)^2 / 2, lr .5, from 0; client 0 has 1 example and takes 1 step, client 1 has 2 and takes 2.
-
-    m = 8, -8.  D_0 = 4, D_1 = -8 (1 - .25) = -6; p = 1/3, 2/3; tau_eff = 1/3 + 4/3 = 5/3.
-    w = 5/3 (1/3 * 4 / 1 + 2/3 * -6 / 2) = 5/3 (4/3 - 2) = -10/9.  FedAvg: 4/3 - 4 = -8/3.
-    Uniform: tau_eff = 1.5, w = 1.5 (.5 * 4 - .5 * 3) = .75.
-    """
-    local = SgdConfig(lr=0.5, local_epochs=1, batch_size=1)
-    world = springs(m=[8.0, -8.0], n=[1, 2])
-    assert value(world.play(FedNova(local=local), 1).params[1]) == pytest.approx(-10 / 9)
-    assert value(world.play(FedAvg(local), 1).params[1]) == pytest.approx(-8 / 3)
-    assert value(world.play(FedNova(local=local, weighting="uniform"), 1).params[1]) == pytest.approx(0.75)
-
-
 def test_what_is_sent_is_the_update_per_unit_of_work(springs: Any, spy: Any) -> None:
     """5 steps, momentum .5: [5 - .5 (1 - 1/32) / .5] / .5 = 8.0625.  The model itself moves by 8.0625 times d."""
     with spy() as messages:
@@ -97,20 +82,6 @@ def test_where_clients_differ_in_work_alone_a_robust_mean_is_its_own_step(rule: 
         method = FedNova(local=local, weighting=weighting)
         for played in (method, wrap(method, rule)):
             assert value(world.play(played, 1).params[1]) == pytest.approx(w, rel=1e-6)
-
-
-def test_server_momentum_rolls_on(springs: Any, value: Any) -> None:
-    """One step of .5 towards m = 1 per round, gmf .5: w1 = .5; D = .25, m = .25 + .25 = .5, w2 = 1."""
-    play = springs(m=[1.0]).play(FedNova(gmf=0.5, local=SgdConfig(lr=0.5, local_steps=1, batch_size=None)), 2)
-    assert [value(p) for p in play.params] == pytest.approx([0.0, 0.5, 1.0])
-
-
-def test_the_pull_is_counted_at_the_learning_rate_in_force(springs: Any, spy: Any) -> None:
-    """lr .5 * .5 in round 2, mu 1, 2 steps: work is 1 + (1 - .25) = 1.75; in round 1 it is 1 + .5."""
-    local = SgdConfig(lr=0.5, local_steps=2, batch_size=None, lr_schedule=Exponential(0.5))
-    with spy() as messages:
-        springs(m=[1.0]).play(FedNova(mu=1.0, local=local), 2)
-    assert [m.norm for m in messages if hasattr(m, "norm")] == pytest.approx([1.5, 1.75])
 
 
 @given(st.integers(1, 200), st.integers(1, 3), st.integers(1, 9), st.floats(0.0, 0.95), st.floats(0.0, 1.0))

@@ -3,46 +3,12 @@
 from typing import Any
 
 import pytest
-import torch
 
 import unskew as us
-from unskew.reduction import weighted_mean
 from unskew.runtime.memory import Memory
-from unskew.tree import Params
 
 SMALL = us.SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 HEAD = {"head.weight", "head.bias"}
-NORM = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
-
-
-def part(params: Params, names: set[str]) -> Params:
-    return {n: t for n, t in params.items() if n in names}
-
-
-@pytest.mark.parametrize(("make", "stays"), [(us.FedPer, HEAD), (us.FedBN, NORM)])
-def test_a_round_averages_the_rest_and_keeps_what_stays(make: Any, stays: set[str], classes: Any, equal: Any) -> None:
-    """Round 1 starts alike everywhere, so each client trains as it would alone; the own part is what that left."""
-    world = classes(n=[4, 7, 9], norm=True)
-    play, alone = world.play(make(SMALL), 1), world.play(us.Independent(SMALL), 1)
-    mean = weighted_mean([alone.own(c) for c in range(3)], [4.0, 7.0, 9.0])
-    for c in range(3):
-        own = play.own(c)
-        equal(part(own, stays), part(alone.own(c), stays), atol=0.0)
-        equal(part(own, set(own) - stays), part(mean, set(own) - stays), atol=1e-12)
-
-
-def test_the_own_head_goes_on_from_where_it_was(classes: Any, equal: Any) -> None:
-    """Two rounds by hand: in round 2 a client trains (mean body, its own head of round 1)."""
-    world = classes(n=[5, 5], norm=False)
-    local = us.SgdConfig(lr=0.2, local_epochs=1, batch_size=None)
-    one, two = world.play(us.FedPer(local), 1), world.play(us.FedPer(local), 2)
-    start = one.own(1)
-    module = world.task.build().double()
-    module.load_state_dict(start)
-    rows = world.device_data.train[1]
-    torch.nn.functional.cross_entropy(module(world.device_data.x[rows]), world.device_data.y[rows]).backward()
-    after = {n: (p - 0.2 * p.grad).detach() for n, p in module.named_parameters() if p.grad is not None}
-    equal(part(two.own(1), HEAD), part(after, HEAD), atol=1e-12)
 
 
 # ---------------------------------------------------------------- inside groups

@@ -30,12 +30,6 @@ def test_the_pull_is_half_the_squared_distance() -> None:
     assert still.grad.tolist() == [0.0, 0.0]
 
 
-def test_two_steps_by_hand(springs: Any, value: Any) -> None:
-    """F = (w - 1)^2 / 2, lr .5, mu 1, from 0: y1 = .5; y2 = .5 - .5 ((.5 - 1) + 1 (.5 - 0)) = .5."""
-    play = springs(m=[1.0]).play(FedProx(mu=1.0, local=SgdConfig(lr=0.5, local_steps=2, batch_size=None)), 1)
-    assert value(play.params[1]) == pytest.approx(0.5, abs=1e-12)
-
-
 def test_with_one_step_the_pull_does_nothing(classes: Any, equal: Any) -> None:
     """I-6: a client that stands on its anchor is not pulled."""
     world, once = classes(n=[4, 7, 9]), SgdConfig(lr=0.3, local_steps=1, batch_size=3)

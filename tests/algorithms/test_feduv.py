@@ -49,18 +49,7 @@ def test_constant_outputs_cost_gamma() -> None:
     assert logits.grad.abs().max() == 0.0
 
 
-def test_the_variance_by_hand() -> None:
-    """Probabilities (1, 0), (1, 0), (0, 1): std of (1, 1, 0) is sqrt(1/3) = .57735; gamma .70711: hinge .12976."""
-    logits = 100.0 * torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    assert variance(logits).item() == pytest.approx(0.12976, abs=1e-4)
-    assert variance(logits, strength=None).item() == pytest.approx(0.12976 * 2 / 4, abs=1e-4)  # C / 4
-
-
 # ---------------------------------------------------------------- eq. 2
-def test_the_uniformity_by_hand() -> None:
-    """On a line at 0, 1, 3: squared distances 1, 9, 4, median 4: (e^-.25 + e^-2.25 + e^-1) / 3."""
-    expected = (math.exp(-0.25) + math.exp(-2.25) + math.exp(-1.0)) / 3
-    assert uniformity(torch.tensor([[0.0], [1.0], [3.0]])).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_of_an_even_number_of_distances_the_lower_median_counts() -> None:

@@ -13,24 +13,6 @@ SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
 
 # ---------------------------------------------------------------- by hand
-@pytest.mark.parametrize(("weighting", "shared"), [("uniform", -0.125), ("samples", 2.0625)])
-def test_a_round_by_hand(weighting: Any, shared: float, springs: Any, value: Any) -> None:
-    """F_k = (w - m_k)^2 / 2 with m = 4, -8 of 3 and 1 examples; models 0, -2, 9; two clusters each, a step of lr .5.
-
-    Losses of client 0: 8, 18, 12.5, so it is in 0 and 2, starts at 4.5 and ends at 4.25.
-    Of client 1: 32, 18, 144.5, so it is in 0 and 1, starts at -1 and ends at -4.5.
-    Model 0: (4.25 - 4.5) / 2, or (3 * 4.25 - 4.5) / 4; model 1 is client 1's, model 2 client 0's.
-    """
-    world = springs(m=[4.0, -8.0], n=[3, 1]).beginning(0.0, -2.0, 9.0)
-    play = world.play(FLSC(clusters=3, memberships=2, local=STEP, weighting=weighting), 1)
-    end = play.states[-1]
-    assert [value(m) for m in end.models] == pytest.approx([shared, -4.5, 4.25])
-    assert end.ids == {0: (0, 2), 1: (0, 1)}
-    assert [value(play.own(c)) for c in (0, 1)] == pytest.approx([(shared + 4.25) / 2, (shared - 4.5) / 2])
-    info = play.sim.method.info(end)
-    assert info.groups == ((0, 1), (1,), (0,))
-    assert info.chosen == {0: (0, 2), 1: (0, 1)}
-    assert info.warnings == ()
 
 
 def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:

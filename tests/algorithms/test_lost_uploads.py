@@ -13,7 +13,6 @@ from unskew import wire
 from unskew.algorithms.fedavg import FedAvg, ModelMessage
 from unskew.protocol import Federation, Me, Plan, SgdConfig, Update, ask, step
 from unskew.tree import Params, map_params, zeros_like
-from unskew.wrappers.uploads import Receipt
 
 SMALL = SgdConfig(lr=0.1, local_steps=1, batch_size=None)
 METHODS = {
@@ -30,37 +29,6 @@ CASES = list(zip(METHODS, [*STACKS] * 2, strict=True))
 ROUNDS, CLIENTS = 4, 3
 Losses = st.sets(st.tuples(st.integers(1, ROUNDS), st.integers(1, CLIENTS - 1)))
 """Rounds and clients whose replies are lost; client 0 keeps a round from being abandoned."""
-
-
-# ---------------------------------------------------------------- by hand
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_client_whose_reply_is_lost_sends_next_time_what_it_would_have_sent(
-    lost: bool, bowls: Any, cut: Any, spy: Any
-) -> None:
-    """F = 1/4 |w - m|^2, m = (8, 4), lr 1, one step: u = (m - w) / 2; one of two entries travels.
-
-    Another client has m = 0, so that the mean is half of what the first sends.  Both replies of round 1 come:
-    u = (4, 2), sent (4, 0), kept (0, 2), w = (2, 0);  u = (3, 2) + (0, 2), sent (0, 4), kept (3, 0).
-    The first client's is lost in round 1: w = (0, 0), and it sends (4, 0) in round 2, as if there had been no round 1.
-    If it had kept (0, 2), that would have been (4, 4), of which (4, 0) of round 1 is missing for ever.
-    """
-    local = SgdConfig(lr=1.0, local_steps=1, batch_size=None)
-    world = bowls(m=[[8.0, 4.0], [0.0, 0.0]], a=[[1.0, 1.0], [1.0, 1.0]])
-    sim = world.simulator(
-        us.wrap(FedAvg(local=local, weighting="uniform"), us.TopK(0.5)),
-        outage=cut((1, "train", 0, 0), how="late") if lost else cut(),
-    )
-    state, left = sim.start(), []
-    for t in (1, 2):
-        with spy() as messages:
-            state, _ = sim.round(state, t)
-        assert [m.heard for m in messages if isinstance(m, Receipt)] == ([0, 0] if t == 1 else [0 if lost else 1, 1])
-        left.append(sim.memory.get(0).residual["train"]["0/head.weight"].tolist())
-    assert left == ([[[0.0, 2.0]], [[0.0, 2.0]]] if lost else [[[0.0, 2.0]], [[3.0, 0.0]]])
-    w = sim.method.serve(state, None)["head.weight"]
-    # The other client sends -w / 2, its only entry that is not 0.
-    assert w.tolist() == ([[2.0, 0.0]] if lost else [[1.5, 2.0]])
-    assert state.heard == ({0: 1, 1: 2} if lost else {0: 2, 1: 2})
 
 
 # ---------------------------------------------------------------- (1) under any losses

@@ -47,17 +47,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert method.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
 
 
-def test_the_requirement_is_the_loss_of_a_model_trained_alone_once(springs: Any) -> None:
-    """m = 4, -2: two steps of lr .5 from 0 lead to 3 and -1.5, where the losses are .5 and .125.
-
-    Each client trains 2 + 1 steps in the first round that judges and 1 in the next; a round's worth is one step.
-    """
-    play = springs(m=[4.0, -2.0]).play(MAXFL(warmup=1, solo_rounds=2, local=STEP), 3)
-    assert [play.sim.memory.get(c).rho for c in (0, 1)] == pytest.approx([0.5, 0.125])
-    assert [play.sim.memory.get(c).model for c in (0, 1)] == [None, None]
-    assert [[w.examples for w in t.work] for t in play.traces] == [[1, 1], [3, 3], [1, 1]]
-
-
 def test_a_client_may_prefer_what_it_trained_alone(springs: Any, value: Any) -> None:
     """m = 4, -2, 1; three steps alone lead to 3.5, -1.75, .875.  FedAvg's warm-up leads to 1.
 
@@ -74,47 +63,6 @@ def test_a_client_may_prefer_what_it_trained_alone(springs: Any, value: Any) -> 
 
 
 # ---------------------------------------------------------------- HCCT's form
-def test_two_rounds_of_hccts_form_by_hand(springs: Any, value: Any) -> None:
-    """m = 2, -6 and threshold 5: losses 2 and 18, so client 0 trains w to 1 and client 1 its own to -3.
-
-    Round 2: .5 and 24.5; w = 1.5, and client 1 goes on from -3 to -4.5.
-    """
-    method = MAXFL_HCCT(threshold=5.0, warmup=0, local=STEP)
-    play = springs(m=[2.0, -6.0]).play(method, 2)
-    assert [value(p) for p in play.params] == [0.0, 1.0, 1.5]
-    assert [value(play.own(c)) for c in (0, 1)] == [1.5, -4.5]
-    info = method.info(play.states[2])
-    assert info.groups == ((0,), (1,))
-    assert info.chosen == {0: 0, 1: 1}
-    assert info.warnings == ()
-
-
-def test_who_leaves_the_group_goes_on_from_its_model(springs: Any, value: Any) -> None:
-    """Warm-up: y = 1, -3, w = -1.  Then losses 4.5 and 12.5 at threshold 5: client 1 leaves with w, to -3.5.
-
-    Client 0 goes from -1 to .5; in round 3 losses are 1.125 and 21.125; w = 1.25, client 1 at -4.75.
-    """
-    play = springs(m=[2.0, -6.0]).play(MAXFL_HCCT(threshold=5.0, warmup=1, local=STEP), 3)
-    assert [value(p) for p in play.params] == [0.0, -1.0, 0.5, 1.25]
-    assert [value(play.own(c)) for c in (0, 1)] == [1.25, -4.75]
-    assert [s.joined for s in play.states[1:]] == [{0: True, 1: True}, *[{0: True, 1: False}] * 2]
-
-
-def test_the_two_published_thresholds(springs: Any) -> None:
-    """m = 4, at w = 0, F = 8, what = m (1 - 2^-s) after s steps of lr .5.
-
-    Squared distance: s = 1 gives 4, not above 8; s = 3 gives 12.25, above 8.  The solo loss m^2 2^-2s / 2 is 2 and 1/8.
-    """
-    world = springs(m=[4.0])
-    for threshold, trainer, joins in (("sqdist", 1, False), ("sqdist", 3, True), ("local_loss", 1, False)):
-        method = MAXFL_HCCT(threshold=threshold, solo_rounds=trainer, warmup=0, local=STEP)
-        play = world.play(method, 1)
-        assert play.states[1].joined == {0: joins}
-        kept = play.sim.memory.get(0)
-        assert (kept.rho, kept.prior is None) == ((2.0, True) if threshold == "local_loss" else (None, False))
-    # w after three rounds of FedAvg is what three steps alone lead to; a fourth makes it better than them.
-    play = world.play(MAXFL_HCCT(solo_rounds=3, warmup=4, local=STEP), 5)
-    assert play.states[5].joined == {0: True}
 
 
 def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, value: Any, cut: Any) -> None:

@@ -21,16 +21,6 @@ def batch(z: Tensor, mask: Tensor | None = None) -> Batch:
     return Batch(z, zeros, mask, z, z, torch.zeros(n), lambda params: (params["z"], params["z"]))
 
 
-def test_the_contrast_by_hand() -> None:
-    """z along z_g and at a right angle to z_p, T = .5: -log(e^2 / (e^2 + 1)) = .12693; exchanged: .12693 + 2."""
-    z, along, across = (torch.tensor([v]) for v in ([2.0, 0.0], [1.0, 0.0], [0.0, 3.0]))
-    term = Contrast(10.0, 0.5)
-    one = term({}, {"received": {"z": along}, "past": ({"z": across},)}, batch(z))
-    other = term({}, {"received": {"z": across}, "past": ({"z": along},)}, batch(z))
-    assert one.item() == pytest.approx(1.26928, abs=1e-4)
-    assert other.item() == pytest.approx(21.26928, abs=1e-4)
-
-
 def test_every_earlier_model_is_in_the_denominator() -> None:
     """Three at the same angle: log 3."""
     z = torch.tensor([[1.0, 0.0]])

@@ -26,12 +26,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert value(steeper.params[1]) == pytest.approx(-142 / (4 + 2 + 9 * (16 + 8)))
 
 
-def test_a_power_of_two_by_hand(springs: Any, value: Any) -> None:
-    """As above with q = 2: sum n F^2 d = 4 - 9 * 64 * 2 = -1148;  h = 2 * 2 * 2 + 4 = 12, 2 * 8 * 2 * 4 + 64 = 192."""
-    play = springs(m=[2.0, -4.0], n=[1, 9]).play(QFedAvg(q=2.0, local=STEP), 1)
-    assert value(play.params[1]) == pytest.approx(-1148 / (12 + 9 * 192))
-
-
 @pytest.mark.parametrize("q", [0.0, 3.0])
 def test_it_ends_at_the_minimum_of_its_aim(springs: Any, value: Any, q: float) -> None:
     """Eq. 1: sum n F^q F' = 0, so (2 - w)^{2q+1} = 9 (w + 4)^{2q+1}: w = (2 - 4 r) / (1 + r) with r = 9^{1 / (2q+1)}.

@@ -14,7 +14,6 @@ from unskew.protocol import Ask, SgdConfig, drive, map_keep
 from unskew.server.graphs import Complete, Geometric, Ring, contraction, mixing_matrix
 
 TWO = SgdConfig(lr=0.5, local_steps=2, batch_size=None)
-PAIRS = TTHF(cluster_size=2, d2d_every=1, local=TWO)
 
 
 def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 12, **settings: Any) -> set[float]:
@@ -26,29 +25,6 @@ def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 12, **settings: 
 
 
 # ---------------------------------------------------------------- a round
-def test_a_round_by_hand(springs: Any, value: Any) -> None:
-    """Steps of .5 towards m = 8, 0 | 0, 4 in two clusters; D2D after the first of two steps, halves of a pair.
-
-    w = 4, 0 | 0, 2; D2D: 2, 2 | 1, 1; w = 5, 1 | .5, 2.5, and no D2D at the global instant.  A device of each:
-    (5 + .5)/2, (5 + 2.5)/2, (1 + .5)/2, (1 + 2.5)/2, whose mean is that of the four devices, 2.25 (I-37).
-    """
-    world = springs(m=[8.0, 0.0, 0.0, 4.0])
-    expected = {2.75, 3.75, 0.75, 1.75}
-    assert outcomes(world, PAIRS, value) == expected
-    assert sum(expected) / 4 == (5 + 1 + 0.5 + 2.5) / 4
-    play = world.play(PAIRS, 1)
-    device = {0: 5.0, 1: 1.0, 2: 0.5, 3: 2.5}
-    assert value(play.params[1]) == sum(device[c] for c in play.states[1].drawn) / 2
-
-
-def test_clusters_count_by_their_devices(springs: Any, value: Any) -> None:
-    """m = 8, 0 | 4: w = 4, 0 | 2; 2, 2 | 2; 5, 1 | 3.  (2 * 5 + 3)/3 or (2 * 1 + 3)/3, mean 3 = (5 + 1 + 3)/3.
-
-    By samples, 1 and 1 against 6: (2 * 5 + 6 * 3)/8 or (2 * 1 + 6 * 3)/8.
-    """
-    world = springs(m=[8.0, 0.0, 4.0], n=[1, 1, 6])
-    assert outcomes(world, PAIRS, value) == {round(13 / 3, 9), round(5 / 3, 9)}
-    assert outcomes(world, replace(PAIRS, weighting="samples"), value) == {3.5, 2.5}
 
 
 def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(springs: Any, value: Any) -> None:

@@ -72,15 +72,6 @@ def test_statistics_of_normalisation_layers_take_nothing_of_the_bound() -> None:
 
 
 # ---------------------------------------------------------------- top k
-def test_the_largest_entries_travel_and_the_rest_later() -> None:
-    """Of (4, -1, 3, 2) a half is (4, 0, 3, 0); the memory (0, -1, 0, 2) and (1, 0, 0, 0) then give (0, -1, 0, 2)."""
-    first, left = TopK(0.5).encode(None, {"0/w": torch.tensor([4.0, -1.0, 3.0, 2.0])}, None)  # type: ignore[arg-type]
-    like = {"0/w": torch.zeros(4)}
-    assert TopK(0.5).decode(first, like)["0/w"].tolist() == [4.0, 0.0, 3.0, 0.0]
-    assert left["0/w"].tolist() == [0.0, -1.0, 0.0, 2.0]
-    second, left = TopK(0.5).encode(None, {"0/w": torch.tensor([1.0, 0.0, 0.0, 0.0])}, left)  # type: ignore[arg-type]
-    assert TopK(0.5).decode(second, like)["0/w"].tolist() == [1.0, 0.0, 0.0, 2.0]
-    assert left["0/w"].tolist() == [0.0, -1.0, 0.0, 0.0]
 
 
 @given(st.lists(st.lists(st.integers(-64, 64), min_size=5, max_size=5), min_size=1, max_size=6), st.floats(0.1, 1.0))
