@@ -68,14 +68,6 @@ def test_code_that_is_marked_to_run_runs(page: str, tmp_path: Path, monkeypatch:
         exec(compile(block, page, "exec"), module.__dict__)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_methods_page_has_its_code_and_its_picture(name: str) -> None:
-    page = PAGES[f"docs/algorithms/{name}.md"]
-    (code,) = blocks(page, "python drawn")
-    assert f"us.{TABLE[name].name}(" in code
-    assert f"(../pictures/methods/{name}.svg)" in page
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 def test_the_code_of_a_methods_page_draws_a_chart(name: str) -> None:
