@@ -65,6 +65,9 @@ def test_least_squares_errors_are_s_times_the_root_of_the_inverse() -> None:
     report = of(theta, x, y, squared, "")
     variance = residuals[0] / (len(x) - 3)
     np.testing.assert_allclose(report.errors, np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x))), rtol=1e-9)
+    # An input more that says nothing new, as a category's last word beside the others, changes no other's error.
+    more = of([*theta, 0.0], np.c_[x, 1 - x[:, 2]], y, squared, "")
+    np.testing.assert_allclose(more.errors[:2], report.errors[:2], rtol=1e-9)
 
 
 def test_a_fit_without_any_error_has_no_effects() -> None:

@@ -160,19 +160,20 @@ def effects(
         loss: Negative log-likelihood of each row from its linear predictor, (N, 1), or squared errors.
         ratio: As in `Effects`.
     """
-    variance = 1.0
-    if not ratio:
-        variance = 2 * float(loss(x @ theta[:, None], y).sum()) / max(len(x) - len(theta), 1)
-    slope: Callable[[Tensor], Tensor] = grad(lambda t: loss(x @ t[:, None], y).sum() / variance)
+    slope: Callable[[Tensor], Tensor] = grad(lambda t: loss(x @ t[:, None], y).sum())
     units = torch.eye(len(theta), dtype=theta.dtype)
     information = torch.stack([grad(lambda t, unit=unit: slope(t) @ unit)(theta) for unit in units])
     if not information.isfinite().all():
         return None
     values, vectors = torch.linalg.eigh((information + information.T) / 2)
     seen = values > 1e-10 * values.max()  # a category's columns add up to the bias's: what the rows say nothing of
+    # Squared errors are in units of half a variance, which the rows tell but for the directions that were fitted.
+    variance = 1.0 if ratio else 2 * float(loss(x @ theta[:, None], y).sum()) / max(len(x) - int(seen.sum()), 1)
+    if not variance > 0.0:
+        return None
     unknown = (matrix @ vectors[:, ~seen]).abs().sum(1) > 1e-6
     inverse = vectors[:, seen] / values[seen] @ vectors[:, seen].T
-    errors = (matrix @ inverse * matrix).sum(1).clamp(min=0).sqrt()
+    errors = (variance * (matrix @ inverse * matrix).sum(1)).clamp(min=0).sqrt()
     unknown |= errors == 0
     step = (matrix @ inverse @ slope(theta)).abs() / errors
     return Effects(
