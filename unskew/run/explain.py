@@ -31,7 +31,7 @@ from unskew.models import loss_of
 from unskew.protocol import ClientId, hook
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation
-from unskew.tasks.binary import cross_entropy
+from unskew.tasks.binary import by_rank, cross_entropy
 from unskew.tasks.kind import Loss
 from unskew.tasks.regression import poisson, squared
 from unskew.tasks.survival import cox
@@ -274,7 +274,7 @@ def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
     from sklearn.metrics import roc_curve
 
     false, detected, _ = roc_curve(y, p) if 0 < y.sum() < len(y) else ((), (), ())
-    fifths = np.array_split(np.argsort(p, kind="stable"), min(5, len(p)))
+    fifths = by_rank(p, 5)
     acted = [p >= t for t in THRESHOLDS]
     benefit = [
         float((y[a].sum() - (1 - y[a]).sum() * t / (1 - t)) / len(y)) for a, t in zip(acted, THRESHOLDS, strict=True)

@@ -143,7 +143,7 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
         return None
     false, detected, _ = roc_curve(y, scores)
     precision, recall_, _ = precision_recall_curve(y, scores)
-    tenths = _tenths(scores)
+    tenths = by_rank(scores, 10)
     likely = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
     return RankedClasses(
         false_alarms=_some(false),
@@ -158,11 +158,11 @@ def ranked(outputs: Outputs, y: Labels) -> Info | None:
     )
 
 
-def _tenths(scores: Array) -> list[npt.NDArray[np.intp]]:
-    """Examples by tenth of their ranks; equal scores share their middle rank, so that no order of rows parts them."""
+def by_rank(scores: Array, parts: int) -> list[npt.NDArray[np.intp]]:
+    """Examples in so many parts by their ranks; equal scores share their middle rank, so no order parts them."""
     ends = [np.searchsorted(np.sort(scores), scores, side) for side in ("left", "right")]
-    tenth = 5 * (ends[0] + ends[1]) // len(scores)
-    return [np.flatnonzero(tenth == k) for k in np.unique(tenth)]
+    part = parts * (ends[0] + ends[1]) // (2 * len(scores))
+    return [np.flatnonzero(part == k) for k in np.unique(part)]
 
 
 def _some(values: Array) -> tuple[float, ...]:
