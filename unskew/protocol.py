@@ -350,8 +350,7 @@ class SgdConfig:
             under sgd, adam and adamw only.
         momentum, nesterov: Momentum of SGD and RMSprop, and whether SGD's is Nesterov's.
         weight_decay: Added to the gradient, or decoupled (AdamW).
-        betas, eps: Decay rates of the moments, and constant in the denominator, of optimisers that have them; PyTorch's
-            own unless they are given.
+        betas, eps: Decay rates of the moments, and constant in the denominator, by default PyTorch's own.
         clip_norm: Largest L2 norm of the gradient of loss plus terms.
         lr_schedule, step_schedule: Factors on `lr` by round, and by local step from an optimisation's first on.
         trainable: Parameters that may change: all, body, head, norm, buffers, or a layer's name; the others travel too.
@@ -372,7 +371,7 @@ class SgdConfig:
     nesterov: bool = False
     weight_decay: Annotated[float, Ge(0.0)] = 0.0
     betas: tuple[Annotated[float, Interval(ge=0.0, lt=1.0)], Annotated[float, Interval(ge=0.0, lt=1.0)]] = (0.9, 0.999)
-    eps: Annotated[float, Gt(0.0)] = 1e-8
+    eps: Annotated[float, Gt(0.0)] | None = None
     clip_norm: Annotated[float, Gt(0.0)] | None = None
     lr_schedule: Schedule = Constant()
     step_schedule: Schedule = Constant()
@@ -391,18 +390,19 @@ class SgdConfig:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ConfigError("local_epochs and local_steps exclude each other; leave one out")
         if classes := [s for s in (self.lr_schedule, self.step_schedule) if isinstance(s, type)]:
-            raise ConfigError(
-                f"a schedule must be a value, got {classes[0]}; write Scheduler({classes[0].__name__!r}, ...)"
-            )
+            raise ConfigError(f"a schedule is a value, got {classes[0]}; write Scheduler({classes[0].__name__!r}, ...)")
         if self.nesterov and not self.momentum > 0.0:
             raise ConfigError("nesterov needs momentum > 0, got 0; set momentum or leave nesterov out")
+        kind = next((kind for name, kind in vars(torch.optim).items() if name.lower() == self.optimizer), SgdConfig)
+        lacks = {"momentum", "nesterov", "weight_decay", "betas", "eps", "tolerance"}
+        lacks -= {*inspect.signature(kind).parameters}
         if self.solves:
             if self.batch_size == SgdConfig.batch_size:
                 object.__setattr__(self, "batch_size", None)
-            own = {"optimizer", "local_steps", "trainable", "buffers", "tolerance"}
-            rest = {f.name: f.default for f in fields(self) if f.name not in own} | {"batch_size": None}
-            if odd := [name for name, default in rest.items() if getattr(self, name) != default]:
-                raise ConfigError(f"optimizer = 'lbfgs' solves without steps at a rate; leave out {', '.join(odd)}")
+            lacks = {f.name for f in fields(self)} - {"optimizer", "local_steps", "trainable", "buffers", "tolerance"}
+        plain = {f.name: f.default for f in fields(self)} | ({"batch_size": None} if self.solves else {})
+        if odd := [name for name, default in plain.items() if name in lacks and getattr(self, name) != default]:
+            raise ConfigError(f"optimizer = {self.optimizer!r} would ignore what is given; leave out {', '.join(odd)}")
 
     @property
     def solves(self) -> bool:

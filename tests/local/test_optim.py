@@ -21,6 +21,8 @@ CONFIGS = {
     "adam": SgdConfig(optimizer="adam"),
     "adam and decay": SgdConfig(optimizer="adam", weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
     "adamw": SgdConfig(optimizer="adamw", weight_decay=0.1),
+    "adamw, no decay": SgdConfig(optimizer="adamw"),
+    "adagrad, another's eps": SgdConfig(optimizer="adagrad", eps=1e-8),
     **{
         name: SgdConfig(optimizer=name)
         for name in ("adadelta", "adafactor", "adagrad", "adamax", "asgd", "nadam", "radam", "rprop", "sparseadam")
@@ -33,10 +35,9 @@ CONFIGS = {
 
 def torch_optimiser(config: SgdConfig, lr: float, params: list[nn.Parameter]) -> torch.optim.Optimizer:
     kind = next(kind for name, kind in vars(torch.optim).items() if name.lower() == config.optimizer)
-    names = [
-        n for n in ("momentum", "nesterov", "weight_decay", "betas", "eps") if n in inspect.signature(kind).parameters
-    ]
-    own = {n: getattr(config, n) for n in names if getattr(config, n) != getattr(SgdConfig, n)}
+    own = {"weight_decay": config.weight_decay, "betas": config.betas}
+    own |= {name: value for name in ("momentum", "nesterov", "eps") if (value := getattr(config, name))}
+    own = {n: value for n, value in own.items() if n in inspect.signature(kind).parameters}
     made: torch.optim.Optimizer = kind(params, lr=lr, **own)
     return made
 

@@ -284,9 +284,6 @@ def test_a_seed_that_begins_at_the_target_has_cost_nothing_and_counts(folder: Pa
     assert {len(v) for (m, name), v in rows.items() if m == "a" and name.startswith("to_target.")} == {2}
 
 
-# ---------------------------------------------------------------- a run's own radio
-
-
 # ---------------------------------------------------------------- presets
 def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"

@@ -105,6 +105,3 @@ def test_a_prior_with_a_mistake_is_refused_in_a_sentence_before_anything_is_done
     with pytest.raises(ConfigError, match=text):
         loop.start(experiment(mine, f"methods.0.prior={prior}"), mine / "run")
     assert not (mine / "run").exists()
-
-
-# ---------------------------------------------------------------- deployed

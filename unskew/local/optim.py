@@ -147,14 +147,14 @@ def _of_torch(config: SgdConfig, lr: float, views: Views, state: State) -> Calla
 
 
 def _solver(config: SgdConfig, lr: float, weights: list[Tensor]) -> torch.optim.Optimizer:
-    """PyTorch's optimiser of these tensors, by its own constants where the settings have none."""
+    """PyTorch's optimiser of these tensors, by the settings as written; of momentum and `eps` its own without one."""
     kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     kind = kinds.get(config.optimizer)
     if kind is None:
         raise ConfigError(f"PyTorch {torch.__version__} has no optimiser {config.optimizer}; install a newer one")
     known = inspect.signature(kind).parameters
-    settings = ("momentum", "weight_decay", "betas", "eps")
-    given = {n: getattr(config, n) for n in settings if n in known and getattr(config, n) != getattr(SgdConfig, n)}
+    written = {name: getattr(config, name) for name in ("momentum", "weight_decay", "betas", "eps") if name in known}
+    given = {name: value for name, value in written.items() if value or name == "weight_decay"}
     if config.optimizer in ("adam", "adamw"):
         given["fused"] = weights[0].device.type == "cpu"  # in one pass, a quarter of the time
     try:
@@ -231,7 +231,7 @@ class RowOptimiser:
             return
         square = self._square[:k]
         update_moments(v, square, g, config.betas)
-        w.addcmul_(v / square.sqrt().div_(root).add_(config.eps), rate)
+        w.addcmul_(v / square.sqrt().div_(root).add_(config.eps or 1e-8), rate)
 
 
 @functools.cache
