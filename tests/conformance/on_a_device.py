@@ -48,4 +48,4 @@ def _network(case: str) -> str:
 
 
 def _options(case: str) -> dict[str, Any]:
-    return {"clients_per_round": 6} if "krum" in case else {}
+    return {"clients_per_round": 6} if "krum" in case or "trimmed" in case else {}

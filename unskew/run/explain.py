@@ -76,7 +76,7 @@ def explained(cell: Cell, model: Params | None, seen: Evaluation) -> Iterator[In
             yield importance(trainer, model, inputs.columns, dataset.x_test[:], dataset.y_test, Key(cell.seed))
     if seen.own and seen.all_own:
         if cell.experiment.by:
-            yield Subgroups(groups=_subgroups(cell, seen.on_own_rows))
+            yield Subgroups(groups=tuple(_subgroups(cell, seen.on_own_rows)))
         if curves := _site_curves(cell, seen):
             yield SiteCurves(thresholds=THRESHOLDS, sites=curves)
 
@@ -219,17 +219,15 @@ def importance(
 
 
 # ---------------------------------------------------------------- subgroups and sites
-def _subgroups(cell: Cell, columns: Mapping[ClientId, Columns]) -> tuple[Subgroup, ...]:
+def _subgroups(cell: Cell, columns: Mapping[ClientId, Columns]) -> Iterator[Subgroup]:
     dataset, task = cell.fed.dataset, cell.setup.task
     rows = torch.cat([cell.fed.clients.test[c] for c in columns]).numpy()
     whole = joined(list(columns.values()))
-    groups: list[Subgroup] = []
     for by in cell.experiment.by:
         for value, chosen in values_of(dataset.column(by), rows):
             places = torch.from_numpy(np.flatnonzero(chosen))
             result = task.values([part[places.to(part.device)] for part in whole])[0] if len(places) else float("nan")
-            groups.append(Subgroup(by, value, len(places), result if np.isfinite(result) else None))
-    return tuple(groups)
+            yield Subgroup(by, value, len(places), result if np.isfinite(result) else None)
 
 
 def values_of(column: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:

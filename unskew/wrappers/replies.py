@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.errors import ConfigError
+from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import Ask, ClientId, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction
 from unskew.tree import Params
@@ -140,13 +140,9 @@ class ReplyWrapper(Wrapper):
 
         def change_request(request: Any) -> Any:
             self.permit(method, request)
-            if not isinstance(request, Ask) or not (fields := uploads_of(method, request.step)):
+            if not isinstance(request, Ask) or not request.reduce or not (fields := uploads_of(method, request.step)):
                 return request
-            return (
-                replace(request, reduce=(Together(request.reduce, change(request, fields)),))
-                if request.reduce
-                else request
-            )
+            return replace(request, reduce=(Together(request.reduce, change(request, fields)),))
 
         def change(request: Ask, fields: tuple[Upload, ...]) -> Callable[..., Iterator[tuple[ClientId, Any]]]:
             models = {c: sent_model(message) or {} for c, message in request.to.items()}
@@ -194,6 +190,21 @@ class Centre(ReplyWrapper):
     The method's own mean is then that centre, whatever its weights; its own sum is that many times the centre.
     """
 
+    @property
+    def fewest(self) -> int:
+        """Replies below which it stops no attack."""
+        return 1
+
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
+        """Return the method's state before round 1.
+
+        Raises:
+            ConfigError: If the cohort is too small, or as in `ReplyWrapper`.
+        """
+        if fed.clients_per_round < self.fewest:
+            raise ConfigError(f"{self} needs {self.fewest} clients_per_round, got {fed.clients_per_round}; ask more")
+        return super().init(method, params, fed)
+
     def weighting(self, method: Any) -> str:
         """Return "uniform": a mean of equal values is that value, whatever the weights."""
         return "uniform"
@@ -205,15 +216,14 @@ class Centre(ReplyWrapper):
         Args:
             stacks: All clients' updates by tensor, (clients, ...).
             parameter_names: Tensors that clients are compared by; the others follow.
-
-        Raises:
-            QuorumError: If there are too few updates.
         """
 
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
         """Give every client the centre of all."""
+        if len(updates) < self.fewest:
+            raise QuorumError(f"{self} needs {self.fewest} replies, got {len(updates)}")
         names = list(next(iter(updates.values())))
         centre = self.centre({n: torch.stack([u[n] for u in updates.values()]) for n in names}, parameter_names)
         return dict.fromkeys(updates, centre)

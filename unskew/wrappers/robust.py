@@ -13,6 +13,7 @@ Limits     Honest clients that differ are hard to tell from malicious ones: unde
            the method's sums then no longer match their memories.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
-from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import ClientId, Federation
 from unskew.tree import Params, squared_norm
 from unskew.wrappers.replies import Centre, ReplyWrapper, compared
@@ -54,6 +54,11 @@ class TrimmedMean(Centre):
 
     fraction: Annotated[float, Interval(ge=0.0, lt=0.5)] = 0.2
 
+    @property
+    def fewest(self) -> int:
+        """As many as have one to leave out at each end."""
+        return math.ceil(1 / self.fraction - 1e-9) if self.fraction else 1
+
     def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
         """Take the mean of the middle values of each coordinate."""
         # 0.29 * 100 is 28.999999999999996, but 29 are meant.
@@ -83,30 +88,14 @@ class MultiKrum(Centre):
     f: Annotated[int, Ge(0)] = 1
     m: Annotated[int, Ge(1)] | None = None
 
-    def init(self, method: object, params: Params, fed: Federation) -> object:
-        """Return the method's state before round 1.
-
-        Raises:
-            ConfigError: If the cohort is too small for `f` malicious clients.
-        """
-        if fed.clients_per_round < 2 * self.f + 3:
-            raise ConfigError(
-                f"{type(self).__name__} with f = {self.f} needs 2f + 3 = {2 * self.f + 3} clients in a round, got "
-                f"{fed.clients_per_round}; lower f or raise clients_per_round"
-            )
-        return super().init(method, params, fed)
+    @property
+    def fewest(self) -> int:
+        """2f + 3."""
+        return 2 * self.f + 3
 
     def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
-        """Average the updates of lowest score; ties go in the order asked.
-
-        Raises:
-            QuorumError: If fewer than 2f + 3 clients replied.
-        """
+        """Average the updates of lowest score; ties go in the order asked."""
         count = len(next(iter(stacks.values())))
-        if count < 2 * self.f + 3:
-            raise QuorumError(
-                f"{type(self).__name__} with f = {self.f} needs 2f + 3 = {2 * self.f + 3} replies, got {count}"
-            )
         m = min(self.m or count - self.f, count)
         chosen = self.scores(stacks, parameter_names).argsort(stable=True)[:m].sort().values
         return {n: t[chosen[0]] if m == 1 else t[chosen].mean(0) for n, t in stacks.items()}
