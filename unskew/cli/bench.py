@@ -16,10 +16,7 @@ BENCHES = {
     "engine": ("engine:measure", "Samples per second against plain PyTorch; with --device cuda against a loop"),
     "scale": ("scale:measure", "Seconds and memory of split, round, evaluation, run and report by clients"),
     "cluster": ("cluster:measure", "Rounds by a local Ray beside worker processes, and the actors of one driver"),
-    "memory": ("memory:measure", "Peak memory of one round by the number of its clients"),
-    "partition": ("partition:measure", "HCCT's partition beside Algorithm 2 as printed"),
     "feddw": ("feddw:measure", "CPU time of a local epoch with FedDW's term, beside FedAvg's"),
-    "precision": ("precision:measure", "CPU time of a local epoch in bfloat16, beside float32"),
     "deploy": ("deploy:measure", "Seconds of an exchange over a network on this machine, beside Flower and NVFlare"),
     "security": ("security:measure", "Balanced accuracy of the mean and of robust means by attack"),
 }
