@@ -41,8 +41,8 @@ class Live:
             member.start(folder, self.said.append)
 
     def run(self, experiment: Experiment, **options: Any) -> Path:
-        name = self.federation.queue(experiment, {"own_data": False, "wait_s": 30.0, **options})
-        resident.serve(self.federation, self.said.append, only=name)
+        name = self.federation.queue(experiment, {"own_data": False, "wait_s": 30.0})
+        resident.serve(self.federation, self.said.append, only=name, **options)
         return self.federation.record(name)
 
 
@@ -55,15 +55,17 @@ def live(tmp_path: Path) -> Live:
 def test_certificates_that_end_soon_are_renewed_in_mid_run_and_no_round_is_lost(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Server and sites have little to do: it waits a tenth of a second wherever it looks around."""
     monkeypatch.setattr(channel, "TELL_S", 0.2)
     monkeypatch.setattr(resident, "SEEN_S", 0.2)
+    monkeypatch.setattr(resident, "LOOK_S", 0.0)
     live = Live(tmp_path, days=4 / 86_400)
     live.join("basel", "bern")
     began = time.monotonic()
-    run = live.run(small("rounds=400", "eval_every=100", "local.local_steps=40"))
+    run = live.run(small("rounds=20", "eval_every=20", "local.local_steps=1"), look=lambda: time.sleep(0.1))
     assert time.monotonic() - began > 4.0, "longer than any certificate is valid"
     assert list(rows(run, "failures")) == []
-    assert len(list(rows(run, "work"))) == 800
+    assert len(list(rows(run, "work"))) == 40
     said = [event["text"] for event in live.federation.events()]
     for whose in ("the server", "basel", "bern"):
         assert said.count(f"{whose} has a new certificate") > 1
@@ -75,7 +77,10 @@ def scraped(port: int, path: str) -> str:
         return str(reply.read().decode())
 
 
-def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_runs(live: Live, small: Small) -> None:
+def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_runs(
+    live: Live, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "LOOK_S", 0.0)
     port = free_port()
     live.join("basel", "bern")
     seen: list[str] = []
@@ -84,8 +89,7 @@ def test_a_monitor_sees_rounds_bytes_sites_and_certificates_while_an_experiment_
         with suppress(OSError):
             seen.append(scraped(port, "/metrics"))
 
-    name = live.federation.queue(small("rounds=30", "local.local_steps=200"), {"own_data": False, "wait_s": 30.0})
-    resident.serve(live.federation, live.said.append, only=name, look=look, status_port=port)
+    live.run(small("rounds=5", "local.local_steps=1"), look=look, status_port=port)
     last = seen[-1]
     for line in (
         "unskew_connected 2.0",
