@@ -39,40 +39,6 @@ def model(seed: int, dtype: torch.dtype = torch.float64) -> Params:
     }
 
 
-def test_weighted_mean_by_hand() -> None:
-    """(1 * 2 + 3 * 6) / 4 = 5."""
-    mean = weighted_mean([{"w": torch.tensor([2.0])}, {"w": torch.tensor([6.0])}], [1.0, 3.0])
-    assert mean["w"].tolist() == [5.0]
-
-
-weights = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=5)
-
-
-@given(weights)
-def test_the_mean_of_equal_models_is_that_model_and_the_inputs_stay_as_they_were(w: list[float]) -> None:
-    trees = [model(0) for _ in w]
-    mean = weighted_mean(trees, w)
-    torch.testing.assert_close(mean, model(0))
-    for tree in trees:
-        torch.testing.assert_close(tree, model(0), rtol=0, atol=0)
-    for k in mean:
-        mean[k].zero_()
-    torch.testing.assert_close(trees[0], model(0), rtol=0, atol=0)
-
-
-@given(weights)
-def test_a_mean_lies_between_the_smallest_and_the_largest(w: list[float]) -> None:
-    trees = [model(i) for i in range(len(w))]
-    stacked = torch.stack([t["w"] for t in trees])
-    mean = weighted_mean(trees, w)["w"]
-    assert bool(((mean >= stacked.amin(0) - 1e-12) & (mean <= stacked.amax(0) + 1e-12)).all())
-
-
-def test_the_mean_of_one_model_is_that_model_to_the_bit() -> None:
-    one = model(3, torch.float32)
-    torch.testing.assert_close(weighted_mean([one], [0.1]), one, rtol=0, atol=0)
-
-
 def test_a_sum_is_accumulated_in_the_order_given() -> None:
     """1e8 + 1 - 1e8 is 0 in float32 and 1e8 - 1e8 + 1 is 1."""
     big, one, minus = ({"w": torch.tensor([v])} for v in (1e8, 1.0, -1e8))

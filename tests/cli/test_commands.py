@@ -1,8 +1,6 @@
 """What the commands print: JSON and nothing else on stdout, progress on stderr, help that teaches."""
 
 import json
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,6 @@ def document(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def is_summary(found: Any) -> None:
-    """As decisions.md fixes it."""
-    assert list(found) == ["run", "fingerprint", "seconds", "rows"]
-    assert re.fullmatch("[0-9a-f]{64}", found["fingerprint"])
-    assert found["seconds"] > 0
-    assert found["rows"]
-    for row in found["rows"]:
-        ends = ["low", "high"] if ".minus_" in row["metric"] else []
-        assert list(row) == ["method", "setting", "metric", "mean", "std", "seeds", *ends]
-        assert row["mean"] == pytest.approx(math.fsum(row["seeds"]) / len(row["seeds"]))
-        assert (row["std"] is None) == (len(row["seeds"]) < 2)
-
-
 # ---------------------------------------------------------------- run and resume
 def test_a_table_is_run_by_its_two_columns(unskew: Unskew, here: Path) -> None:
     rows = [f"{i % 7},{'fg'[i % 2]},{'yes' if i % 3 else 'no'},{'Basel' if i < 30 else 'Chur'}" for i in range(60)]
@@ -46,21 +31,6 @@ def test_a_table_is_run_by_its_two_columns(unskew: Unskew, here: Path) -> None:
     for source, given in (("visits.csv", columns), ("heart", ())):
         said = unskew("data", source, *given, "--out", "d.html")
         assert said.err.splitlines()[-1] == " ".join(("next: unskew advise", source, *given))
-
-
-def test_json_is_one_document_and_everything_else_is_on_stderr(unskew: Unskew, here: Path) -> None:
-    said = unskew("run", "tiny.toml", "--out", "r", "--json")
-    assert said.code == 0
-    found = document(said.out)
-    is_summary(found)
-    assert found["run"] == "tiny"
-    assert {r["method"] for r in found["rows"]} == {"fedavg", "fedprox"}
-    assert {"global.accuracy", "global.accuracy.best", "global.accuracy.mean_last_fifth", "bytes.total"} <= {
-        r["metric"] for r in found["rows"]
-    }
-    assert "fedprox (seed 1)  round 2/2" in said.err
-    assert said.err.splitlines()[-1] == f"page: {Path('r/report.html')}"
-    assert (here / "r" / "report.html").is_file()
 
 
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:

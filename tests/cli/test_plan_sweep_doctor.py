@@ -45,13 +45,6 @@ def test_plan_says_the_least_and_the_most_that_a_run_until_it_is_decided_costs(u
     assert found["least_seconds"] == pytest.approx(found["seconds"] / 4)
 
 
-def test_plan_refuses_what_does_not_fit_into_memory(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available", lambda: 20_000)
-    said = unskew("plan", "tiny.toml")
-    assert (said.code, said.out) == (2, "")
-    assert re.match(r"ConfigError: the run needs .* of memory \(.* so far \+ .*\), but .* can be had; ", said.err)
-
-
 # ---------------------------------------------------------------- what a run writes, and its report
 def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Path, unskew: Unskew) -> None:
     said = unskew("run", "tiny.toml", "--out", "r", "--quiet")
@@ -68,14 +61,6 @@ def test_a_run_keeps_its_plan_and_the_report_sets_it_beside_the_outcome(here: Pa
     assert len(ratios) == 2 * 2 + 2  # bytes and seconds of two methods, seconds and memory of the run
     assert all(re.fullmatch(r"\d+\.\d\d", ratio) for ratio in ratios)
     assert ratios[0] == ratios[2] == "1.00"  # bytes
-
-
-def test_too_little_memory_is_a_warning_to_a_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available", lambda: 20_000)
-    said = unskew("run", "tiny.toml", "--quiet", "--no-report", "--json")
-    assert said.code == 0
-    assert said.err.startswith("warning: the run needs ")
-    assert said.err.count("\n") == 1
 
 
 def test_a_plan_that_fails_does_not_stop_a_run(here: Path, unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:

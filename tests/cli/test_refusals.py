@@ -3,63 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from unskew.local.trainer import LocalTrainer
 
-from .conftest import Said, Unskew
-
-
-def refused(said: Said, kind: str, *parts: str, code: int = 2) -> None:
-    assert said.code == code, said.err
-    assert said.out == ""
-    assert said.err.startswith(f"{kind}: "), said.err
-    assert said.err.count("\n") == 1
-    assert said.err.endswith("\n")
-    for part in parts:
-        assert part in said.err
-
-
-def untouched(here: Path, *known: str) -> None:
-    """Neither a run folder nor its unfinished twin."""
-    assert sorted(p.name for p in here.iterdir()) == sorted(["tiny.toml", *known])
-
-
-def arrays(path: Path, **changed: Any) -> None:
-    x = np.linspace(-1, 1, 300, dtype=np.float32).reshape(60, 5)
-    y = np.arange(60) % 3
-    np.savez(path, **({"x_train": x[:45], "y_train": y[:45], "x_test": x[45:], "y_test": y[45:]} | changed))
-
-
-def test_a_corrupt_file_is_refused_with_its_hash(unskew: Unskew, here: Path) -> None:
-    import hashlib
-
-    arrays(here / "whole.npz")
-    data = (here / "whole.npz").read_bytes()
-    (here / "cut.npz").write_bytes(data[: len(data) // 2])
-    flipped = bytearray(data)
-    flipped[300] ^= 1
-    (here / "flipped.npz").write_bytes(flipped)
-    for name in ("cut.npz", "flipped.npz"):
-        said = unskew("run", "tiny.toml", "--set", f"task.data=npz:{name}", "--out", "r")
-        refused(said, "DataError", name, hashlib.sha256((here / name).read_bytes()).hexdigest())
-    untouched(here, "whole.npz", "cut.npz", "flipped.npz")
-
-
-def test_a_run_folder_that_exists_or_cannot_be_made_is_refused(unskew: Unskew, here: Path) -> None:
-    (here / "taken").mkdir()
-    (here / "taken" / "thesis.tex").write_text("years of work")
-    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already; choose another --out")
-    (here / "taken" / "config.toml").write_text("")
-    refused(unskew("run", "tiny.toml", "--out", "taken"), "RunError", "taken exists already; choose another --out")
-    refused(unskew("run", "tiny.toml", "--out", "tiny.toml/r"), "RunError", "tiny.toml/r", "Not a directory")
-    refused(unskew("run", "tiny.toml", "--out", "/proc/r"), "RunError", "/proc/r", "--out")
-    assert (here / "taken" / "thesis.tex").read_text() == "years of work"
-    untouched(here, "taken")
+from .conftest import Unskew
 
 
 def test_a_page_that_cannot_be_written_does_not_take_the_results_with_it(unskew: Unskew, here: Path) -> None:

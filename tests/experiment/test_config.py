@@ -53,15 +53,7 @@ def refusal(*overrides: str, text: str = TEXT) -> str:
     ("setting", "begin"),
     [
         ("roundz=3", "unknown key roundz; did you mean rounds? (an experiment has: "),
-        ("epochs=3", "unknown key epochs; did you mean local.local_epochs? "),
-        ("num_clients=3", "unknown key num_clients; did you mean split.num_clients? "),
-        ("split.alfa=1", "unknown key split.alfa; did you mean alpha? (dirichlet has: alpha, by, num_clients, "),
-        ("methods.1.smapling=1", "unknown key methods.1.smapling; did you mean sampling? (fedprox has: mu, local, "),
         ("methods.0.lr=1", "unknown key methods.0.lr; did you mean local.lr? (fedavg has: "),
-        (
-            "world.outage.latte=1",
-            "unknown key world.outage.latte; did you mean late? (world.outage has: unreachable, ",
-        ),
         (
             'local.lr_schedule={name="exponential", dekay=1}',
             "unknown key local.lr_schedule.dekay; did you mean decay? (exponential has: decay, name)",
@@ -77,38 +69,19 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_known_one(setti
     ("setting", "message"),
     [
         ('rounds="3"', 'rounds must be an integer, got "3"'),
-        ("rounds=1.5", "rounds must be an integer, got 1.5"),
-        ("rounds=0", "rounds must be >= 1, got 0"),
-        ("seeds=3", "seeds must be a list, got 3"),
         ("seeds=[]", "seeds must have a length of at least 1, got 0"),
-        ("seeds=[1, 1]", "seeds must differ, got [1, 1]"),
-        ("fraction=1.5", "fraction must be <= 1, got 1.5"),
         ("fraction=nan", "fraction must be a finite number, got nan"),
-        (
-            'evaluate=["globl"]',
-            "evaluate: classification has no 'globl'; did you mean global? (it has global, personal, "
-            "personal_on_global, accuracy, balanced_accuracy, macro_f1, auroc, lowest_recall)",
-        ),
         ('local.lr="0.1"', 'local.lr must be a number, got "0.1"'),
         ("local.betas=[0.9, 1.0]", "local.betas.1 must be < 1, got 1.0"),
         ("local.nesterov=true", "local: nesterov needs momentum > 0, got 0; set momentum or leave nesterov out"),
-        ("methods.1.mu=-0.1", "methods.1.mu must be >= 0, got -0.1"),
         ("methods.1.sampling=big", "methods.1.sampling must be one of 'uniform' or 'size', got \"big\""),
-        (f"methods.0.label={'x' * 61}", f'methods.0.label must be a line of at most 60 characters, got "{"x" * 56}...'),
         ("methods.0=3", "methods.0 must be a name or a table with one, got 3"),
-        ("methods=[]", "methods must be a list of at least one name or table, got []"),
         ("split=iid", None),
-        ("split.alpha=0", "split.alpha must be > 0, got 0"),
         (
             "task.augment=blur",
             "task.augment: unknown augmentation 'blur' (there are: none, crop, flip, crop+flip; or give "
             "module:attribute)",
         ),
-        (
-            "stop.metric=1.01",
-            "stop.metric must be a value of accuracy in (0, 1], got 1.01",
-        ),
-        ("world.outage.late=2", "world.outage.late must be <= 1, got 2"),
     ],
 )
 def test_a_wrong_value_is_never_guessed_at(setting: str, message: str | None) -> None:
@@ -139,16 +112,6 @@ def test_a_manifest_is_looked_for_beside_its_file_by_a_bare_name_only(
     for written in ("other.json", "sub/m.json", "../m.json", "..", "", "./m.json", "sub", "x" * 5000):
         assert path(written) == written
     assert path("m.json", "split.path=m.json") == "m.json"
-
-
-def test_an_unknown_method_is_refused_with_those_there_are() -> None:
-    message = refusal("methods.0.name=fedavgg")
-    assert message.startswith("methods.0.name: unknown method 'fedavgg'; did you mean fedavg? (there are: ")
-    assert refusal("methods.0.name=no.such:thing").startswith("methods.0.name: method 'no.such:thing' cannot be ")
-    assert refusal("methods.0.name=builtins:dict").endswith("; builtins:dict is part of Python itself")
-    assert refusal("methods.0.name=unskew.data.split:IID").endswith(
-        "; unskew.data.split:IID is inside unskew and not in its table"
-    )
 
 
 def unannotated(mu=0.1): ...

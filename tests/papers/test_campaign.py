@@ -119,16 +119,6 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     assert not ended(points, [0.5, -0.5] * 4)
 
 
-def test_what_is_done_is_not_run_again(done: tuple[Campaign, Path, int]) -> None:
-    two, folder, _ = done
-    before, count = (folder / "status.json").read_text("utf-8"), Count()
-    lines: list[str] = []
-    campaign.run(two, folder, count, say=lines.append)
-    assert count.rounds == 0
-    assert (folder / "status.json").read_text("utf-8") == before
-    assert lines[0].startswith("[holds] a term of no weight changes nothing: +0.00 points in each of 2 seeds, no")
-
-
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
     done: tuple[Campaign, Path, int], tmp_path: Path
 ) -> None:

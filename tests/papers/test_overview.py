@@ -73,10 +73,3 @@ def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
     (tmp_path / "headlines.toml").write_text(HEADLINES.replace("ours = true", 'ours = "papr"'), "utf-8")
     with pytest.raises(RunError, match=r"headlines\.1\.ours must be"):
         overview.pages(tmp_path)
-
-
-def test_what_is_no_result_is_refused_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b" / "small").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "small" / "result.json").write_text("{}", "utf-8")
-    with pytest.raises(RunError, match=r"a/b/small/result.json is not a kept result: KeyError: 'name'; keep it again"):
-        overview.kept(tmp_path)

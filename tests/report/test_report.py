@@ -16,7 +16,6 @@ from records import rewrite
 from unskew.errors import RunError
 from unskew.keys import Key
 from unskew.record.logs import rows
-from unskew.report import page as pages
 from unskew.report import read, results, tables, verdict, write_comparison, write_report
 from unskew.report.together import incomparable, merge
 
@@ -209,23 +208,6 @@ def test_a_page_that_cannot_be_written_leaves_nothing(
         write_report(run, tmp_path / "absent" / "report.html")
 
 
-def test_the_first_screen_has_the_run_the_verdict_two_pictures_and_a_table(run: Path, page: Path) -> None:
-    of = pages.of_run(read(run))
-    assert of.what.startswith(
-        "FedAvg, FedProx(mu=0.1) and SCAFFOLD, beside pooled data on digits, 20 clients by dirichlet("
-    )
-    assert of.what.endswith("; 20 rounds, 3 seeds")
-    assert re.fullmatch(r"SCAFFOLD is better than FedAvg by \+\d\.\d\d points \(95 % \+\S+ to \+\S+\)\.", of.verdict)
-    assert [c.title for c in of.pictures] == ["Difference to FedAvg", "Global accuracy by round"]
-    text = page.read_text()
-    assert len(text.encode()) < 1_500_000
-    shown = re.sub(r"<details.*?</details>", "", text[text.index("<body>") : text.index("<footer>")], flags=re.S)
-    words = re.sub(r"<script.*?</script>|<svg.*?</svg>|<[^>]+>", " ", shown, flags=re.S).split()
-    assert len(words) <= 250
-    for row in (r for r in json.loads((run / "summary.json").read_text())["rows"] if r["metric"] == "global.accuracy"):
-        assert f"{100 * np.mean(row['seeds']):.1f} ±\N{NO-BREAK SPACE}{100 * np.std(row['seeds'], ddof=1):.1f}" in shown
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = '<script>alert("x")</script> $\\frac{1}$ & "quotes" | --> ]]>'
     methods = (Trained(evil, 0.8, 0.2), Trained("FedAvg", 0.7, 0.2))
@@ -246,16 +228,6 @@ def test_an_unfinished_run_says_so_and_counts_only_the_seeds_that_came_furthest(
     assert "FedProx(mu=0.1) seed 2 at round 6" in text
     table = results.headline(read(folder), ["seeds"])
     assert [row.cells[0] for row in table.entries[:3]] == ["3", "2 of 3", "0 of 3"]
-
-
-def test_a_run_that_wrote_nothing_but_its_name_has_a_report(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", finished=False)
-    rewrite(folder, metrics=(), transfers=())
-    for name in ("partition.json", "config.toml"):
-        (folder / name).unlink()
-    text = said(write_report(folder))
-    assert "has not finished" in text
-    assert "The run has yet to write its division." in text
 
 
 # ---------------------------------------------------------------- several runs

@@ -19,7 +19,7 @@ from unskew.cli import leave_out as command
 from unskew.decide import leave_out, sweep
 from unskew.decide.crew import Here
 from unskew.decide.leave_out import contributions, over_seeds
-from unskew.errors import ConfigError, RunError
+from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.record.frame import RowResults
 from unskew.record.logs import DivergedRow
@@ -509,13 +509,6 @@ def test_a_gain_over_local_training_that_had_not_settled_is_ahead_so_far(
     assert bool(verdict.unsettled(r)) == bool(says)
 
 
-def test_clients_without_names_count_by_seed() -> None:
-    r = record({"alone": STEADY, "fed": BETTER}, names=())
-    (of,) = worth.worths(r)
-    assert len(of.clients) == 12
-    assert of.clients[3].name == "client 0 of seed 1"
-
-
 def test_of_many_clients_the_one_of_two_rows_that_lost_both_is_not_said_to_lose() -> None:
     """Client s2 loses all of its two rows, which may be chance; s1, of 100 rows, loses 40 points."""
     names, n = tuple(f"s{i}" for i in range(12)), (100, 100, 2, *[100] * 9)
@@ -546,13 +539,6 @@ def test_each_client_has_a_row_with_every_method_s_result() -> None:
         ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
         ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),
     ]
-
-
-def test_of_many_clients_those_with_the_most_test_rows_are_shown_and_the_frame_has_all() -> None:
-    n = tuple(range(1, results.MOST_CLIENTS + 6))
-    table = results.by_client(record({"fed": {0: tuple(0.5 for _ in n)}}, tuple(f"s{i}" for i in n), n))
-    assert [int(row.cells[0]) for row in table.entries] == sorted(n, reverse=True)[: results.MOST_CLIENTS]
-    assert len(table.data["client"]) == len(n)
 
 
 # ---------------------------------------------------------------- leave one out
@@ -607,19 +593,3 @@ def test_leave_one_out_runs_each_site_once_and_goes_on(
     with pytest.raises(RunError, match="another experiment"):
         sweep.run([*other.values()], tmp_path, 1, print)
     assert "4 runs: one with all clients" in command._cost(of)
-
-
-@pytest.mark.parametrize(
-    ("settings", "clients", "says"),
-    [
-        (("split.num_clients=2",), (), "needs three clients"),
-        ((), ("Basel",), "there is no client 'Basel'"),
-        (("unseen=0.5",), (), "leave unseen out"),
-        (('evaluate=["global"]',), (), "add personal"),
-    ],
-)
-def test_an_impossible_leave_one_out_is_refused(
-    tiny: Callable[..., Experiment], settings: tuple[str, ...], clients: tuple[str, ...], says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says):
-        leave_out.points(tiny(*settings), clients)

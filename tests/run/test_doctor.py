@@ -67,20 +67,6 @@ def test_a_missing_extra_is_no_problem_and_comes_with_its_pip_line(
     assert not deploy.core
 
 
-# ---------------------------------------------------------------- data
-
-
-def test_no_data_folder_is_missing_and_a_wrong_one_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    assert line("data folder", tmp_path).status == "missing"
-    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "nowhere"))
-    assert line("data folder", tmp_path).status == "problem"
-    (tmp_path / "usps.npz").write_bytes(b"")
-    assert " has usps; not there: " in line("data folder", tmp_path, tmp_path).found
-
-
 # ---------------------------------------------------------------- the machine
 
 
@@ -169,17 +155,3 @@ def test_a_package_that_is_installed_and_cannot_be_loaded_is_broken(
     assert found.status == "problem"
     assert "cannot be loaded: OSError: libcudart.so.12" in found.found
     assert found.remedy.startswith("pip install --force-reinstall 'torch")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n" * 2, "AMD EPYC, family 25, model 17"),
-        ("model name\t: Elsewhere\n", "Elsewhere"),
-        ("BogoMIPS\t: 50\n", "unknown"),
-    ],
-)
-def test_processors_of_one_name_are_told_apart(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they compute may differ in the last bits: `resume` compares it."""
-    monkeypatch.setattr(Path, "read_text", lambda _: text)
-    assert machine.processor() == said

@@ -229,7 +229,7 @@ def test_every_executor_gives_a_kind_the_same_metrics(kind: str) -> None:
     plain = last(run(kind, evaluate=asked))
     headline = kind_of(kind).headline
     assert {headline.shared, headline.own, *(f"global.{name}" for name in ASKED[kind])} <= set(plain)
-    for executor in ("stacked", "workers"):
+    for executor in ("stacked", "workers") if kind in ("survival", "next_token") else ("stacked",):
         assert last(run(kind, executor, evaluate=asked)) == pytest.approx(plain, rel=2e-5, abs=2e-6)
 
 
