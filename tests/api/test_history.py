@@ -25,30 +25,6 @@ def history() -> us.History:
     return us.simulate({"FedAvg": us.FedAvg(FAST), "<alone>": us.Independent(FAST)}, seeds=(0, 1), **TINY)
 
 
-def test_plots_are_altair_charts(history: us.History) -> None:
-    curves = history.plot.curves().to_dict()
-    assert curves["layer"][0]["encoding"]["x"]["title"] == "round"
-    rows = [row for rows in curves["datasets"].values() for row in rows]
-    drawn = {row["x"]: row["mean"] for row in rows if row["method"] == "FedAvg" and "mean" in row}
-    assert drawn == {
-        t: pytest.approx(100 * value, rel=1e-4) for t, value in history.curve("FedAvg", "personal.accuracy.mean")
-    }
-    assert history.plot.curves(by="traffic").to_dict()["layer"][0]["encoding"]["x"]["title"] == "sent so far, MB"
-    loss = history.plot.curves("personal.loss.mean").to_dict()["layer"][0]["encoding"]["y"]
-    assert (loss["title"], loss["scale"]["domain"][1] < 6) == ("own loss", True)  # in no percent
-    assert "own accuracy, worst tenth of clients, %" in history.plot.curves("personal.accuracy.worst_decile").to_json()
-    for chart in (history.plot.differences(), history.plot.clients()):
-        assert chart.to_dict()["layer"]
-    with pytest.raises(KeyError, match=r"no method has global\.acuracy; did you mean global\.accuracy"):
-        history.plot.curves("global.acuracy")
-    with pytest.raises(KeyError, match=r"no method has xx; there are global\.accuracy, global\.loss, personal"):
-        history.plot.curves("xx")
-    with pytest.raises(KeyError, match="no method 'x' has gains"):
-        history.plot.clients("x")
-    with pytest.raises(RunError, match="no method of this run forms groups"):
-        history.plot.groups()
-
-
 def test_a_table_is_a_frame_of_the_methods(history: us.History) -> None:
     pytest.importorskip("pandas")
     table = history.table()
@@ -90,20 +66,6 @@ def test_a_function_hears_every_number_of_every_round() -> None:
     assert list(heard) == [1, 2]
     for name in ("global.accuracy", "personal.accuracy.mean", "train.loss", "bytes.up"):
         assert [metrics[name] for metrics in heard.values()] == [v for t, v in history.curve("FedAvg", name) if t], name
-
-
-def test_ones_own_callback_hears_of_every_round_beside_the_display(capsys: pytest.CaptureFixture[str]) -> None:
-    class Heard(Observer):
-        def __init__(self) -> None:
-            self.rounds: list[int] = []
-
-        def ended_round(self, cell: Cell) -> None:
-            self.rounds.append(cell.round)
-
-    heard = Heard()
-    us.simulate(us.FedAvg(FAST), **{**TINY, "progress": True}, callback=heard)
-    assert heard.rounds == [1, 2]
-    assert "round 2/2" in capsys.readouterr().err
 
 
 def test_ones_own_observer_adds_a_number_to_the_record() -> None:

@@ -1,7 +1,5 @@
 """A history says which rows of the data each client trained, validated and tested with."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,6 @@ import pandas
 import pytest
 
 import unskew as us
-from unskew.errors import DataError
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -136,22 +133,3 @@ def test_test_rows_that_name_their_clients_are_their_own(form: str, preprocess: 
         assert (rows, val, tested) == (numbers[0], [], numbers[1])
     weighted = history.value("fedavg", "personal.accuracy.weighted")
     assert history.value("fedavg", "global.accuracy") == pytest.approx(weighted)
-
-
-@pytest.mark.parametrize("form", ["a table", "tables", "arrays"])
-@pytest.mark.parametrize("entry", ["simulate", "advise", "tune", "describe"])
-def test_test_rows_of_clients_that_the_data_do_not_have_are_refused(form: str, entry: str, tmp_path: Path) -> None:
-    if entry == "tune":
-        pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
-    late = TABLE[LATER].assign(site=TABLE["site"].str.lower())
-    columns = {"a table": {"target": "y", "client": "site"}, "tables": {"target": "y"}, "arrays": {}}[form]
-    given: dict[str, Any] = {"data": of_sites(TABLE[~LATER], form), "test": of_sites(late, form), **columns}
-    more: dict[str, Any] = {"simulate": {"methods": "fedavg"}, "tune": {"methods": "fedavg", "out": tmp_path / "t"}}
-    sentence = (
-        "test rows name client 'aarau', which has none to train on; did you mean Aarau? (clients: Aarau, Basel, Bern)"
-    )
-    if entry == "describe":
-        assert sentence in us.describe(**given).notes
-    else:
-        with pytest.raises(DataError, match=re.escape(sentence)):
-            getattr(us, entry)(**given, **more.get(entry, {}))

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas
 import pytest
-from PIL import Image
-from sklearn.datasets import load_digits
 
 import unskew as us
 from unskew.cli.predict import _as_csv
@@ -157,42 +154,6 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
 
 
 # ---------------------------------------------------------------- images, texts, numbers
-@pytest.fixture
-def scans(here: Path) -> npt.NDArray[Any]:
-    """Images of three patients, in a folder for each, and `notes.txt`, which is none."""
-    images = np.round(load_digits().images[:6] * 15).astype(np.uint8)
-    for i, image in enumerate(images):
-        (here / "scans" / f"patient-{i // 2}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(here / "scans" / f"patient-{i // 2}" / f"{i}.png")
-    (here / "scans" / "notes.txt").write_text("")
-    return images
-
-
-def test_images_are_found_below_a_folder(here: Path, unskew: Unskew, scans: npt.NDArray[Any]) -> None:
-    x, y = np.round(load_digits().images * 15).astype(np.uint8), load_digits().target
-    trained({f"site {i}": (x[i::3], y[i::3]) for i in range(3)}, us.FedAvg())
-    expected = [str(one) for one in us.predict(us.load_model("r"), scans)]
-    left = "scans not read: notes.txt; what is read: images ending in .png, "
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", DataWarning)
-        said = unskew("predict", "r", "scans")
-    assert said.code == 0, said.err
-    assert f"Warning: 1 file in {left}" in said.err
-    rows = read(said.out)
-    assert [row["file"] for row in rows] == [f"scans/patient-{i // 2}/{i}.png" for i in range(6)]
-    assert [row["predicted"] for row in rows] == expected
-    one = read(unskew("predict", "r", "scans/patient-1", "scans/patient-0/1.png").out)
-    assert [row["predicted"] for row in one] == [expected[2], expected[3], expected[1]]
-    with pytest.warns(DataWarning, match=left):
-        assert list(map(str, us.predict(us.load_model("r"), here / "scans"))) == expected
-    np.save("scans.npy", scans)
-    assert [row["predicted"] for row in read(unskew("predict", "r", "scans.npy").out)] == expected
-    (here / "nothing").mkdir()
-    assert "there is no image below" in unskew("predict", "r", "nothing").err
-    for missing in ("nope.csv", "nope.png"):
-        assert unskew("predict", "r", missing).err == f"DataError: there is no file {here / missing}\n"
-    (here / "rows.csv").write_text("a,b\n1,2\n")
-    assert unskew("predict", "r", "rows.csv").err.startswith("DataError: rows.csv is not a readable image: ")
 
 
 def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) -> None:

@@ -44,23 +44,6 @@ def test_what_a_federation_does_without_training_loads_no_torch(module: str) -> 
     assert said.stdout == "set()\n", said.stderr
 
 
-def test_a_network_of_ones_own_is_found_in_the_working_directory(here: Path) -> None:
-    """A console script has its own folder on the path, not the one it is called in."""
-    script = here / "bin" / "unskew"
-    script.parent.mkdir()
-    script.write_text("from unskew.cli import main\nmain()\n")
-    (here / "mine.py").write_text(
-        "from torch import nn\n"
-        "def net(input_shape, num_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
-    )
-    for hiding in ("torch", "unskew"):  # what is installed comes first
-        (here / f"{hiding}.py").write_text("raise RuntimeError('hidden by the working directory')\n")
-    said = python(str(script), "run", "tiny.toml", "--set", "task.model=mine:net", "--out", "r", "--no-report", "-q")
-    assert said.returncode == 0, said.stderr
-    assert 'model = "mine:net"' in (here / "r" / "config.toml").read_text()
-
-
 def test_a_refusal_by_a_process_is_one_line_and_exit_code_2(here: Path) -> None:
     said = python("-m", "unskew", "run", "tiny.toml", "--set", "rounds=0")
     assert (said.returncode, said.stdout) == (2, "")

@@ -37,20 +37,6 @@ def test_an_exported_model_is_the_runs_and_says_what_it_is(run: Path, unskew: Un
     assert set(us.predict(model, load_digits().images[:9])) <= set(range(10))
 
 
-def test_the_model_of_an_earlier_round_is_asked_for_by_its_number(here: Path, unskew: Unskew) -> None:
-    changes = ("rounds=2", "seeds=[0]", "keep_models.every=1")
-    assert unskew("run", "tiny.toml", *(x for c in changes for x in ("--set", c)), "--out", "r", "-q").code == 0
-    said = unskew("show", "r", "--model", "one.safetensors", "--method", "fedavg", "--round", "1")
-    assert said.code == 0
-    file = "one.safetensors"
-    assert said.out.startswith(f"{file}: global model of fedavg, seed 0, round 1; network")
-    assert us.load_model(file).unskew == us.load_model("r", "fedavg", round=1).unskew
-    best = unskew("show", "r", "--model", "best.safetensors", "--method", "fedavg", "--round", "best")
-    assert best.err.startswith("RunError: r has no such model of fedavg, seed 0 and round best")
-    odd = unskew("show", "r", "--model", "x", "--round", "x").err
-    assert odd == "ConfigError: --round must be a round's number or best, got 'x'\n"
-
-
 def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     """It is a state dict by the network's own names; the scaling stands in its metadata."""
     assert unskew("show", "r", "--method", "fedavg", "--model", "m.safetensors").code == 0
@@ -66,20 +52,6 @@ def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     assert labels.tolist() == us.predict(us.load_model("m.safetensors"), x)
     assert [card["task"][key] for key in ("classes", "label_type")] == [list("0123456789"), "integer"]
     assert (card["client"], card["method"], card["seed"]) == (None, "fedavg", 0)
-
-
-def test_a_ward_s_number_is_its_name_and_the_file_has_it(here: Path, unskew: Unskew) -> None:
-    x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
-    wards = {ward: (x + ward, np.arange(20) % 2) for ward in (1, 2, 10)}
-    us.simulate(us.Independent(), data=wards, model="logistic", rounds=1, out=here / "w", progress=False)
-    for ward in ("1", "2", "10"):
-        told = json.loads(unskew("show", "w", "--model", f"ward-{ward}.safetensors", "--client", ward, "--json").out)
-        assert (told["file"], told["client_name"]) == (f"ward-{ward}.safetensors", ward)
-        weights = us.load_model("w", client=ward).state_dict()
-        assert all(torch.equal(t, weights[name]) for name, t in us.load_model(told["file"]).state_dict().items())
-    said = unskew("show", "w", "--model", "x", "--client", "0")
-    assert said.code != 0
-    assert "there is no client '0' of" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -78,16 +78,6 @@ def test_a_federation_is_made_and_sites_are_invited(call: Callable[..., Called],
     assert [line.partition(" ")[2][9:] for line in call("fed", "logs", "bern")[1].splitlines()] != []
 
 
-def test_units_are_written_for_the_server_and_for_a_site(call: Callable[..., Called], tmp_path: Path) -> None:
-    call("fed", "init")
-    code, out, _ = call("fed", "units")
-    assert code == 0
-    assert "unskew-fed-federation.service" in out
-    unit = (tmp_path / "unskew-fed-federation.service").read_text()
-    assert f'fed" "serve" "--folder" "{tmp_path}/federation"' in unit
-    assert '"8443:8443"' in (tmp_path / "compose.json").read_text()
-
-
 OPENED: list[tuple[str, bool]] = []
 """Files that were opened, and whether they may have been changed."""
 
@@ -132,15 +122,6 @@ def test_a_site_s_unit_has_all_that_it_opens_in_a_run_with_noise(
     mine = {file for file in OPENED if file[0].startswith(str(tmp_path)) and not file[0].startswith(tuple(others))}
     assert {Path(path).name for path, _ in mine} > {"basel.csv", "policy.toml", "privacy.sqlite", "audit.jsonl"}
     assert [path for path, written in mine if not path.startswith(tuple(writes if written else reads))] == []
-
-
-def test_without_grpc_every_command_says_what_to_install(
-    call: Callable[..., Called], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    for words in (["fed", "try", "tiny.toml", "--sites", "2"], ["fed", "init"], ["fed", "serve"], ["site", "start"]):
-        code, _, err = call(*words)
-        assert (code, err) == (2, "DeployError: a federation needs grpc; pip install 'unskew[deploy]'\n")
 
 
 @pytest.mark.parametrize("equal", [True, False])

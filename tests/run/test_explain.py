@@ -201,8 +201,3 @@ def test_noise_covers_none_of_it(tmp_path: Path) -> None:
     )
     _, info = run(tmp_path, methods={"private": private})
     assert not {"Effects", "Subgroups", "SiteCurves", "Importance"} & info.keys()
-
-
-def test_by_must_name_a_column(tmp_path: Path) -> None:
-    with pytest.raises(us.ConfigError, match="has no column 'gender'"):
-        us.simulate(us.FedAvg(), data=clinic(), target="sick", client="site", preprocess=True, by="gender")

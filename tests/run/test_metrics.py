@@ -84,27 +84,6 @@ def test_last_best_mean_of_last_and_the_paired_difference() -> None:
     assert not [r for r in table if r["method"] == "fedavg" and "minus" in r["metric"]]
 
 
-def test_bytes_and_seconds_are_summed_and_losses_are_the_last() -> None:
-    rows = [
-        *(row("m", 0, t, "bytes.down", 10.0) for t in (1, 2)),
-        *(row("m", 0, t, "bytes.up", 5.0) for t in (1, 2)),
-        *(row("m", 0, t, "bytes.d2d", 1.0) for t in (1, 2)),
-        *(row("m", 0, t, "seconds", 0.5) for t in (1, 2)),
-        row("m", 0, 1, "train.loss", 2.0),
-        row("m", 0, 2, "train.loss", 1.0),
-    ]
-    table = summarise(Numbers.of(rows), ["m"], [0], "s", 5, None, ACCURACY)
-    assert {r["metric"]: r["mean"] for r in table} == {
-        "bytes.down": 20.0,
-        "bytes.up": 10.0,
-        "bytes.d2d": 2.0,
-        "seconds": 1.0,
-        "train.loss": 1.0,
-        "bytes.total": 32.0,
-    }
-    assert all(r["std"] is None for r in table)
-
-
 def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
     """Seed 1 of fedavg is missing: the difference is that of seed 2 alone, 0.5 - 0.2, not of unlike seeds."""
     rows = [*accuracies("m", 1, 0.9), *accuracies("m", 2, 0.5), *accuracies("fedavg", 2, 0.2)]

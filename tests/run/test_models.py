@@ -163,18 +163,6 @@ def test_a_model_is_a_plain_module_that_trains_and_saves(run: Path, tmp_path: Pa
     assert (again.unskew.method, again.unskew.client, again.unskew.seed) == ("fedper", 1, 0)
 
 
-def test_clients_are_named_as_the_data_name_them(tmp_path: Path) -> None:
-    weights = {c: {"head.weight": torch.full((2, 2), float(c)), "head.bias": torch.zeros(2)} for c in range(2)}
-    task = replace(TASK, model="logistic", layers=("head.weight", "head.bias"))
-    models.save(tmp_path / "models", cell(2, ("Oslo", "Ward 7"), task), None, [weights])
-    for name, number in (("Oslo", 0), ("Ward 7", 1), (1, 1), ("1", 1)):
-        model = load_model(tmp_path, "m", client=name)
-        assert (model.unskew.client, model.unskew.client_name) == (number, ("Oslo", "Ward 7")[number])
-        assert model.head.weight.eq(number).all()
-    with pytest.raises(RunError, match=r"no client 'Olso' of .*, seed 0; did you mean Oslo.*clients: Oslo, Ward 7"):
-        load_model(tmp_path, "m", client="Olso")
-
-
 WARDS = ("1", "10", "2")
 
 
@@ -213,21 +201,6 @@ def test_a_network_of_ones_own_gets_the_weights(run: Path) -> None:
 
 
 # ---------------------------------------------------------------- what is refused
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "models of several methods; name one of centralised, ditto, "),
-        ({"method": "fedpre"}, r"no model of 'fedpre'; did you mean fedper\?"),
-        ({"method": "fedavg", "seed": 4}, r"no model of fedavg with seed 4 \(seeds: 0\)"),
-        ({"method": "fedper"}, "no global model of fedper, seed 0: say whose, as in client=0"),
-        ({"method": "fedper", "client": 4}, "no client 4 of fedper, seed 0; clients are 0 to 3"),
-        ({"method": "fedper", "client": -1}, "no client -1 of fedper, seed 0; clients are 0 to 3"),
-        ({"method": "fedper", "client": "Oslo"}, "no client 'Oslo' of fedper, seed 0; clients are 0 to 3"),
-    ],
-)
-def test_a_model_that_is_not_there_is_refused_in_words(options: dict[str, Any], text: str, run: Path) -> None:
-    with pytest.raises(RunError, match=text):
-        load_model(run, **options)
 
 
 def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Path) -> None:

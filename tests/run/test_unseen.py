@@ -69,19 +69,6 @@ def test_a_share_is_rounded_halves_up_and_at_least_one(share: float, count: int)
     assert (fed.num_clients, fed.unseen.num_clients) == (6 - count, count)
 
 
-@pytest.mark.parametrize(
-    ("unseen", "says"),
-    [
-        (("hospitl",), "there is no client 'hospitl'"),
-        (tuple("abcdef"), "none is left"),
-        (0.99, "none is left"),
-    ],
-)
-def test_impossible_unseen_clients_are_refused(unseen: Any, says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        federate(six(), Natural(), Key(0), 0.5, unseen=unseen)
-
-
 def test_the_share_is_drawn_under_the_seed_and_other_clients_keep_their_examples() -> None:
     whole = federate(six(), Natural(), Key(3), 0.5)
     drawn = {seed: federate(six(), Natural(), Key(seed), 0.5, unseen=0.5).client_names for seed in range(8)}
