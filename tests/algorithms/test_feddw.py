@@ -23,11 +23,9 @@ from unskew.algorithms.feddw import (
     LabelNoise,
     MuDecay,
     SoftLabels,
-    SoftLabelTotals,
     add_soft_labels,
     fault,
     noised,
-    renewed,
 )
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -76,23 +74,6 @@ def test_the_term_lies_between_zero_and_two_over_c(drawn: Any) -> None:
 
 
 # ---------------------------------------------------------------- eq. 4, 7
-def test_soft_labels_are_sums_by_true_class() -> None:
-    """Logits (0, 0) and (ln 3, 0) of class 1, probabilities (.5, .5) and (.75, .25): row 1 is (1.25, .75)."""
-    logits = torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0], [9.0, 9.0]])
-
-    class Seen:
-        y, mask = torch.tensor([1, 1, 0]), torch.tensor([1.0, 1.0, 0.0])
-
-    Seen.logits = logits  # type: ignore[attr-defined]
-    sums = add_soft_labels(torch.zeros(2, 2), Seen())  # type: ignore[arg-type]
-    assert sums.tolist() == [[0.0, 0.0], pytest.approx([1.25, 0.75])]
-
-
-def test_a_matrix_by_hand() -> None:
-    """Class 0: 3 examples, (2.4, .6) -> (.8, .2).  Class 1: nobody, the row stays.  With momentum .5: (.9, .1)."""
-    totals = SoftLabelTotals(torch.tensor([[2.4, 0.6], [0.0, 0.0]]).double(), torch.tensor([3.0, 0.0]).double(), 2)
-    assert renewed(torch.eye(2), totals, 0.0, 0.0).tolist() == [pytest.approx([0.8, 0.2]), [0.0, 1.0]]
-    assert renewed(torch.eye(2), totals, 0.5, 0.0).tolist() == [pytest.approx([0.9, 0.1]), [0.0, 1.0]]
 
 
 def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> None:

@@ -22,7 +22,7 @@ from unskew.data.split import (
     log_dirichlet,
 )
 from unskew.data.split import assign as assigned
-from unskew.errors import ConfigError, DataError
+from unskew.errors import DataError
 from unskew.keys import Key
 
 Labels = npt.NDArray[np.int64]
@@ -215,20 +215,6 @@ def test_repair_stays_within_a_pathological_clients_classes():
     y = np.array([0] + [1] * 9)
     with pytest.raises(DataError, match="can have only 0 examples of its classes"):
         assign(Pathological(1, 4, min_samples=1), y, 2, Key(0))
-
-
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        (Dirichlet(0.0), r"split\.alpha must be > 0, got 0\.0 \(dirichlet\)"),
-        (Dirichlet(float("nan")), r"split\.alpha must be a finite number, got nan"),
-        (Dirichlet(by="row"), r"split\.by must be one of 'class', 'capped' or 'client', got .row. \(dirichlet\)"),  # type: ignore[arg-type]
-        (IID(0), r"split\.num_clients must be >= 1, got 0 \(iid\)"),
-    ],
-)
-def test_a_field_out_of_range_is_refused(split: Split, message: str):
-    with pytest.raises(ConfigError, match=message):
-        assign(split, ten_classes, 10, Key(0), np.zeros(2000, int))
 
 
 @pytest.mark.parametrize(

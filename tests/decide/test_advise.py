@@ -1,7 +1,6 @@
 """Advice on small made sites: what decides, what is kept to, and what comes out."""
 
 import dataclasses
-import html
 import itertools
 import math
 import sys
@@ -767,16 +766,6 @@ def test_sites_that_come_later_are_the_unseen_ones_and_take_no_part() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_of_many_sites_the_page_has_those_that_gain_and_lose_most(
-    simple: Advice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(page, "MOST_LISTED", 2)
-    (table,) = page.sections(simple)[1].tables
-    order = sorted(simple.by_site, key=lambda c: -simple.by_site[c].mean)
-    assert [e.name for e in table.entries] == [simple.sites.names[c] for c in (order[0], order[-1])]
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_the_page_and_a_file_that_a_run_takes_are_written(simple: Advice, tmp_path: Path) -> None:
     written = write_advice(simple, tmp_path)
     text = written.read_text("utf-8")
@@ -865,14 +854,3 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict(simple: Advice) ->
 
 def _all_open(of: Advice) -> dict[str, dict[int, Difference]]:
     return {of.check.chosen or "": {c: Difference(0.0, -0.1, 0.1, "seeds") for c in range(4)}}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_notebook_shows_every_answer_and_the_repr_is_a_line(simple: Advice) -> None:
-    assert repr(simple) == f"<Advice: {simple.headline} print() says more>"
-    shown = html.unescape(simple._repr_html_()).replace("\N{NO-BREAK SPACE}", " ")
-    first, *others = simple.sentences()
-    assert first[1] == f"{simple.headline} {' '.join(simple._levels())}"
-    assert all(
-        part in shown for part in (simple.headline, *simple._levels(), *(text for pair in others for text in pair))
-    )
