@@ -53,6 +53,17 @@ def test_height_counts_on_links_of_the_base_station_and_between_devices_only_if_
     assert P001.distance(KEY, 3, 0, src, dst) == pytest.approx(slant)
 
 
+def test_an_underlay_is_noise_between_devices_and_not_at_the_base_station() -> None:
+    """The receiver hears 23 dBm = .2 W of the one cellular user times the gain (1), beside the noise."""
+    alone, under = Radio(redeploy="never"), Radio(redeploy="never", underlay=1)
+    src, dst = np.array([1, 1, 0]), np.array([2, 0, 2])
+    user = under.positions(KEY / "underlay", 1, 0, 2)[1]
+    heard = 10**-0.7 * 10**-3.0 * np.linalg.norm(user - alone.positions(KEY, 1, 0, 3)[2]) ** -3.75
+    noise = 10**-20.4 * 20e6
+    before, after = (radio.snr(KEY, 1, 0, src, dst) for radio in (alone, under))
+    assert after == pytest.approx(before * [noise / (noise + heard), 1.0, 1.0])
+
+
 # ---------------------------------------------------------------- symmetry
 @given(seed=SEEDS, nodes=st.integers(2, 12), fading=st.sampled_from(["none", "rayleigh"]))
 def test_expected_efficiency_between_devices_is_the_same_both_ways(seed: int, nodes: int, fading: str) -> None:

@@ -7,6 +7,7 @@ code.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -173,12 +174,12 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
         hops: dict[float | str, list[float]] = {}
         for value in values:
             own = {**base, option: value}
-            method = FedDif(preset="p001", **{name: of for name, of in own.items() if name != "alpha"})
-            labels = own["alpha"], 10, 5000
-            means = iterations_of(draft, method, labels, draft["rounds"], PRESETS["p001"].channel)
+            alpha, underlay = own.pop("alpha"), own.pop("underlay")
+            channel, method = replace(PRESETS["p001"].channel, underlay=underlay), FedDif(preset="p001", **own)
+            means = iterations_of(draft, method, (alpha, 10, 5000), draft["rounds"], channel)
             hops[value] = [n - 1.0 for n in means]
             setting = f"{option} {value}" if isinstance(value, str) else f"{option} {value:g}"
-            draft.add("FedDif", setting, "diffusion_rounds", hops[value], printed if own == base else None)
+            draft.add("FedDif", setting, "diffusion_rounds", hops[value], printed if value == base[option] else None)
         if option in draft["fewer"]:
             first, last = values[0], values[-1]
             text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"

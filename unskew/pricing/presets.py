@@ -25,7 +25,7 @@ class PricingPreset:
 
 PRESETS = {
     "paper": PricingPreset(wireless.PAPER, spectra.PAPER),
-    "p000": PricingPreset(wireless.P000, spectra.P000),
+    "p000": PricingPreset(wireless.P001, spectra.P000),
     "p001": PricingPreset(wireless.P001, spectra.P001),
 }
 

@@ -9,7 +9,9 @@ Notation   d       length of a link, metres, heights included
            h       small-scale fading, CN(0, 1), so |h|^2 is exponential with mean 1
            gamma   spectral efficiency, bit/s/Hz
 Gain       beta = beta0 - 10 kappa log10(d / d0)                                                    (1)
-SNR        snr = P 10^(beta / 10) / (N0 W)                                                          (2)
+SNR        snr = P 10^(beta / 10) / (N0 W + I)                                                      (2)
+           I of a link between devices under an underlay: the mean power that its receiver hears from the cellular
+           users, of whom one sends on each part of the band; else 0
 Efficiency expected       gamma = log2(1 + snr), what a plan may probe                              (3)
            instantaneous  gamma = log2(1 + snr |h|^2), what a transfer costs                        (4)
 Departures The paper prints g = sqrt(beta) h with beta in dB, the root of a negative number; the root of the
@@ -21,7 +23,7 @@ Power and noise are both the whole band's: a transfer on part of the band uses t
 signal-to-noise ratio.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -51,6 +53,8 @@ class Radio:
         bs_height_m: Height of the base station's antenna above a device's, metres.
         d2d_height_offset: Height difference between devices, metres; 0 on one level.  The released code uses the base
             station's 23.5 m.
+        underlay: Cellular users who send to the base station in the band of the links between devices, placed as these
+            are; 0 is a band of the links' own.
         cell_radius_m: Radius of the cell, metres.
         inner: Share of the radius around the base station without devices.
         placement: "radius" as in the released code, "area" for a uniform density.
@@ -68,6 +72,7 @@ class Radio:
     d0_m: Annotated[float, Gt(0.0)] = 1.0
     bs_height_m: Annotated[float, Ge(0.0)] = 23.5
     d2d_height_offset: Annotated[float, Ge(0.0)] = 0.0
+    underlay: Annotated[int, Ge(0)] = 0
     cell_radius_m: Annotated[float, Gt(0.0)] = 250.0
     inner: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.1
     placement: Law = "radius"
@@ -98,11 +103,20 @@ class Radio:
         return efficiency
 
     def snr(self, key: Key, round: int, hop: int, src: Nodes, dst: Nodes) -> Array:
-        """Mean signal-to-noise ratio of the links (eq. 2), (links,)."""
-        power = np.where(src == 0, watt(self.bs_dbm), watt(self.ue_dbm))
-        noise = watt(self.noise_dbm_hz) * self.bandwidth_hz
-        ratios: Array = power / noise * self.gain(self.distance(key, round, hop, src, dst))
+        """Mean ratio of signal to noise and interference of the links (eq. 2), (links,)."""
+        noise = np.full(len(src), watt(self.noise_dbm_hz) * self.bandwidth_hz)
+        if self.underlay:
+            heard = self._heard(key, round, hop, 1 + int(max(src.max(initial=0), dst.max(initial=0))))
+            noise += np.where((src == 0) | (dst == 0), 0.0, heard[dst])
+        ratios: Array = self.power_w(src) / noise * self.gain(self.distance(key, round, hop, src, dst))
         return ratios
+
+    def _heard(self, key: Key, round: int, hop: int, nodes: int) -> Array:
+        """Mean power that each node hears from the cellular users, watt, (nodes,)."""
+        users = self.positions(key / "underlay", round, hop, 1 + self.underlay)[1:]
+        lengths = np.sqrt(((self.positions(key, round, hop, nodes)[:, None] - users) ** 2).sum(2))
+        heard: Array = watt(self.ue_dbm) * self.gain(np.hypot(lengths, self.d2d_height_offset)).mean(1)
+        return heard
 
     def gain(self, distance_m: Array) -> Array:
         """Large-scale power gain over a distance (eq. 1), a ratio, not dB."""
@@ -147,7 +161,4 @@ PAPER = Radio(fading="rayleigh")
 """The system model as printed: fading, and devices on one level."""
 
 P001 = Radio(d2d_height_offset=23.5)
-"""The model behind P001's Table II: no fading at all, and the base station's height on links between devices too."""
-
-P000 = replace(P001)
-"""The model behind P000's tables: the same radio, constant for constant."""
+"""The model behind P001's Table II and P000's tables: no fading, and the base station's height between devices too."""
