@@ -362,7 +362,7 @@ def test_hidden_groups_are_found_and_named() -> None:
     of = advice(made(n=100, opposite=(1, 3)), rounds=4, seeds=1)
     assert of.family == "groups"
     assert {frozenset(g) for g in of.groups} == {frozenset({0, 2}), frozenset({1, 3})}
-    assert "site A and site C" in of.sentences()[2][1]
+    assert "site A and site C" in dict(of.sentences())["Who should train with whom?"]
     assert of.verdict != "alone"
 
 
@@ -828,7 +828,7 @@ def test_advice_goes_by_the_headline_that_is_chosen_and_has_the_metrics_that_wer
     )
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
     assert of.sites.measure.name == "macro_f1"
-    first = of.sentences()[0][1]
+    first = dict(of.sentences())["How good are they?"]
     alone = of.check.results[ALONE][0]
     assert f"on test rows: {ALONE} {100 * alone.mean:.1f} %" in first
     assert f"Mean accuracy on test rows: {ALONE} {100 * alone.asked['accuracy']:.1f} %, FedAvg " in first

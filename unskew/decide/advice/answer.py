@@ -142,11 +142,7 @@ class Advice:
         results = (self.check.results.get(label, ()) for label in (ALONE, self.check.chosen or ""))
         every = ({c: [s.values[c] for s in scores if c in s.values] for c in constants} for scores in results)
         return tuple(
-            {
-                c: sign * (statistics.fmean(of) - constants[c]) / (abs(constants[c]) or 1.0)
-                for c, of in site.items()
-                if of
-            }
+            {c: sign * (statistics.fmean(v) - constants[c]) / (abs(constants[c]) or 1.0) for c, v in site.items() if v}
             for site in every
         )
 
@@ -162,10 +158,11 @@ class Advice:
     @property
     def cost(self) -> dict[str, Any] | None:
         """Rounds of one training, 10^6 bytes sent by all, and by a site in a round it takes part in."""
-        if (of := self.check.training) is None:
+        done = self.check.training
+        if done is None:
             return None
-        per_site = of.up / 1e6 / max(of.at, 1) / self.sites.experiment.cohort(self.sites.fed.num_clients)
-        return {"rounds": of.at, "megabytes": of.sent / 1e6, "per_site": per_site}
+        per_site = done.up / 1e6 / max(done.at, 1) / self.sites.experiment.cohort(self.sites.fed.num_clients)
+        return {"rounds": done.at, "megabytes": done.sent / 1e6, "per_site": per_site}
 
     @property
     def family(self) -> Family:
@@ -212,6 +209,14 @@ class Advice:
         answer = {"join": "Federate", "alone": "Train alone", "undecided": "Undecided"}[self.verdict]
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must not miss: a choice that test rows overruled, and trainings that failed."""
+        aside = self.check.set_aside
+        text = "{}, chosen on validation rows, did not hold up on test rows; FedAvg stands in for it."
+        lost = [f"{label} is left out: {why}." for label, why in self.check.lost.items()]
+        return [*([] if aside is None else [text.format(aside.label)]), *lost]
+
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """Questions and answers, in reading order."""
         check, race, gain, m, cost = self.check, self.race, self.gain, self.sites.measure, self.cost
@@ -224,14 +229,12 @@ class Advice:
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
         known = race.chosen is not None or self.verdict != "undecided"
         came = [
-            m.with_unit(statistics.fmean(of)) for of in zip(*((n.served, n.adapted) for n in self.unseen), strict=True)
+            m.with_unit(statistics.fmean(v)) for v in zip(*((n.served, n.adapted) for n in self.unseen), strict=True)
         ]
         tested, seeds = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(check.seeds)
         asked: tuple[tuple[str, Sequence[object]], ...] = (
-            ("Is it worth it?", (
-                self.headline,
-                aside and f"{aside.label}, chosen on validation rows, did not hold up on test rows; FedAvg stands in "
-                "for it.", *self._levels())),
+            ("Is it worth it?", (self.headline, *self.warnings)),
+            ("How good are they?", tuple(self._levels())),
             ("Which sites benefit?", (self._for_whom(),)),
             ("Who should train with whom?", (self._with_whom(),)),
             ("Which method and settings?", (
@@ -245,11 +248,10 @@ class Advice:
                 f"adapted {came[1]}.",)),
             ("How certain is this?", (
                 gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
-                f"choice has seen these {tested:,} rows.",
-                *(f"{label} is left out: {why}." for label, why in check.lost.items()))),
-            ("What would make it more certain?", (
+                f"choice has seen these {tested:,} rows.",)),
+            ("What would help?", (
                 gain and gain.high is not None
-                and f"More {'seeds' if gain.over == 'seeds' else drawn}.",)),
+                and f"More {'seeds' if gain.over == 'seeds' else drawn} would narrow the interval.",)),
         )  # fmt: skip
         return tuple((question, " ".join(str(p) for p in parts if p)) for question, parts in asked if any(parts))
 
@@ -320,8 +322,7 @@ class Advice:
         """The first screen of its page: the verdict, two pictures of gains, and the other answers."""
         sites, m, order = self.sites, self.sites.measure, ranked(self.by_site)
         by_site = {sites.names[c]: self.by_site[c] for c in order if len(order) <= MOST_DRAWN}
-        aside, levels = self.check.set_aside, " ".join(self._levels())
-        answers = [("How good are they?", levels)] * bool(levels) + list(self.sentences()[1:])
+        answers = self.sentences()[1:]
         drawn = gains("Gain over training alone", self.check.gains, m), gains("Gain of each site", by_site, m)
         return Page(
             f"{sites.experiment.name}: should they train together?",
@@ -330,7 +331,7 @@ class Advice:
             self.headline,
             list(filter(None, drawn)),
             table("", ["question", "answer"], answers, words=[-1]) if answers else None,
-            [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."],
+            self.warnings,
         )
 
     def _repr_html_(self) -> str:

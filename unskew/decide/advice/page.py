@@ -21,8 +21,10 @@ from unskew.report.section import Section, table
 from unskew.report.worth import READING, bracket, ranked
 from unskew.run.folder import explained, require_own
 
-MOST_PRINTED = 10
+MOST_PRINTED = 6
 """Sites that a terminal shows."""
+PRINTED = "Who should train with whom?", "Which method and settings?", "What does it cost?", "What would help?"
+"""Questions whose answers a terminal shows; the page has all."""
 MOST_LISTED = 100
 """Sites up to which each has a row in the table."""
 
@@ -81,9 +83,7 @@ def screen(advice: Advice, width: int) -> str:
     rows = [(names[c], *advice.site_row(c)[1:]) for c in few]
     lines = textwrap.wrap(advice.headline, width)
     lines += [render.text(table("", ["site", *SITE_COLUMNS[1:]], rows, words=[-1]), width)] if rows else []
-    aside = advice.check.set_aside
-    notes = [] if aside is None else [f"{aside.label}, chosen on validation rows, did not hold up on test rows."]
-    notes += [answer for _, answer in advice.sentences()[1 if not rows else 2 :]]
+    notes = [*advice.warnings, *(answer for question, answer in advice.sentences() if question in PRINTED)]
     return "\n".join([*lines, *(textwrap.shorten(f"- {note}", width, placeholder=" …") for note in notes)])
 
 

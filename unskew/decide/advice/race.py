@@ -268,10 +268,7 @@ class Race:
             running, until = running[:keep], min(2 * until, self.rounds)
 
     def given_groups(self) -> Plan[None]:
-        """Add FedAvg in the groups that IFCA or HCCT found.
-
-        Another start of IFCA may find none, and HCCT pays for its pilot each time.
-        """
+        """Add FedAvg in the groups that IFCA or HCCT found, which another start could miss."""
         for finder in [e for e in self.entries if e.method.name in ("ifca", "hcct") and e.scores and not e.out]:
             groups = tuple(sorted(finder.found))
             same = [e for e in self.entries if e.groups and set(e.groups) == set(groups) and not e.out]
