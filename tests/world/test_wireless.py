@@ -64,6 +64,14 @@ def test_an_underlay_is_noise_between_devices_and_not_at_the_base_station() -> N
     assert after == pytest.approx(before * [noise / (noise + heard), 1.0, 1.0])
 
 
+def test_without_a_station_the_server_is_one_more_device() -> None:
+    """Its links have a device's power and height and are the same both ways; those of the others are as they were."""
+    with_it, without = (Radio(server=server).spectral_efficiency(KEY, 1, 0, 5) for server in ("station", "device"))
+    assert torch.equal(without, without.T)
+    assert torch.equal(without[1:, 1:], with_it[1:, 1:])
+    assert (without[0, 1:] < with_it[0, 1:]).all()
+
+
 # ---------------------------------------------------------------- symmetry
 @given(seed=SEEDS, nodes=st.integers(2, 12), fading=st.sampled_from(["none", "rayleigh"]))
 def test_expected_efficiency_between_devices_is_the_same_both_ways(seed: int, nodes: int, fading: str) -> None:

@@ -140,19 +140,22 @@ def subframes(request: ReproductionRequest) -> Result:
     # A round of FedAvg sends a model to each device and gets one back.
     rounds_then = paper["FedAvg"]["transmitted models"] / (2 * devices)
     per_round = paper["FedAvg"]["sub-frames"] / rounds_then
-    methods = {
+    feddif = FedDif(preset="p001", epsilon=0.04)
+    methods: dict[str, Any] = {
         "FedAvg": FedAvg(),
-        "FedDif": FedDif(preset="p001", epsilon=0.04),
-        "FedDif, current valuation": FedDif(preset="p001", epsilon=0.04, valuation="current"),
-        "FedDif, stop = decrement": FedDif(preset="p001", epsilon=0.04, stop="decrement"),
+        "FedDif": feddif,
+        "FedDif, current valuation": replace(feddif, valuation="current"),
+        "FedDif, stop = decrement": replace(feddif, stop="decrement"),
+        "FedDif, a device for the server": feddif,
     }
     for name, method in methods.items():
+        channel = replace(preset.channel, server="device" if "device" in name else "station")
         where, subframes, hops = "P001" if name == "FedAvg" else "P001, alpha 1, epsilon .04", [], []
-        every = auctions(draft, method, (1.0, 10, 5000), rounds, preset.channel)
+        every = auctions(draft, method, (1.0, 10, 5000), rounds, channel)
         for seed, (_, record) in zip(draft["seeds"], every, strict=True):
             transfers = [row for _, trace in record for row in trace.transfers]
             training = traffic.training(name, seed, transfers, info={t: info for t, (info, _) in enumerate(record, 1)})
-            costs = radio.price([training], preset.channel, preset.spectrum, preset.energy, "feddif_subframes")
+            costs = radio.price([training], channel, preset.spectrum, preset.energy, "feddif_subframes")
             subframes.append(float(np.mean([c.whole("subframes") for c in costs])))
             hops.append(float(np.mean([(info.iterations or 1) - 1 for info, _ in record])))
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
@@ -40,8 +41,9 @@ from unskew.world.place import Array, Law, Nodes, Redeploy, epoch, place
 class Radio:
     """One cell: a base station and devices that reach it and each other.
 
-    Nodes are numbered as in the ledger; 0 is the base station.  Large-scale gain is the same both ways, but not
-    efficiency between base station and device, as they send with different power.  Fading is drawn per direction.
+    Nodes are numbered as in the ledger; 0 is the server: the base station, or a device.  Large-scale gain is the same
+    both ways, but not efficiency between base station and device, as they send with different power.  Fading is drawn
+    per direction.
 
     Attributes:
         bandwidth_hz: W, over which power and noise are spread.
@@ -53,6 +55,8 @@ class Radio:
         bs_height_m: Height of the base station's antenna above a device's, metres.
         d2d_height_offset: Height difference between devices, metres; 0 on one level.  The released code uses the base
             station's 23.5 m.
+        server: The node that gathers and averages: the base "station", or one more "device", so that all links are
+            between devices.
         underlay: Cellular users who send to the base station in the band of the links between devices, placed as these
             are; 0 is a band of the links' own.
         cell_radius_m: Radius of the cell, metres.
@@ -72,6 +76,7 @@ class Radio:
     d0_m: Annotated[float, Gt(0.0)] = 1.0
     bs_height_m: Annotated[float, Ge(0.0)] = 23.5
     d2d_height_offset: Annotated[float, Ge(0.0)] = 0.0
+    server: Literal["station", "device"] = "station"
     underlay: Annotated[int, Ge(0)] = 0
     cell_radius_m: Annotated[float, Gt(0.0)] = 250.0
     inner: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.1
@@ -107,7 +112,7 @@ class Radio:
         noise = np.full(len(src), watt(self.noise_dbm_hz) * self.bandwidth_hz)
         if self.underlay:
             heard = self._heard(key, round, hop, 1 + int(max(src.max(initial=0), dst.max(initial=0))))
-            noise += np.where((src == 0) | (dst == 0), 0.0, heard[dst])
+            noise += np.where(self._station(src) | self._station(dst), 0.0, heard[dst])
         ratios: Array = self.power_w(src) / noise * self.gain(self.distance(key, round, hop, src, dst))
         return ratios
 
@@ -126,18 +131,25 @@ class Radio:
     def distance(self, key: Key, round: int, hop: int, src: Nodes, dst: Nodes) -> Array:
         """Length of the links, metres, heights included, (links,)."""
         at = self.positions(key, round, hop, 1 + int(max(src.max(initial=0), dst.max(initial=0))))
-        height = np.where((src == 0) | (dst == 0), self.bs_height_m, self.d2d_height_offset)
+        height = np.where(self._station(src) | self._station(dst), self.bs_height_m, self.d2d_height_offset)
         lengths: Array = np.sqrt(((at[src] - at[dst]) ** 2).sum(1) + height**2)
         return lengths
 
     def positions(self, key: Key, round: int, hop: int, nodes: int) -> Array:
-        """Positions of the nodes in this round and hop, metres, (nodes, 2); the base station is at (0, 0)."""
+        """Positions of the nodes in this round and hop, metres, (nodes, 2); a base station is at (0, 0)."""
         when = epoch(key / "place", self.redeploy, round, hop)
-        return place(when, nodes, self.cell_radius_m, self.inner, self.placement)
+        at = place(when, nodes, self.cell_radius_m, self.inner, self.placement)
+        if self.server == "device":
+            at[0] = place(when / "server", 2, self.cell_radius_m, self.inner, self.placement)[1]
+        return at
+
+    def _station(self, nodes: Nodes) -> npt.NDArray[np.bool_]:
+        is_one: npt.NDArray[np.bool_] = (nodes == 0) & (self.server == "station")
+        return is_one
 
     def power_w(self, src: Nodes) -> Array:
         """Transmit power of these nodes, watt."""
-        return np.where(src == 0, watt(self.bs_dbm), watt(self.ue_dbm))
+        return np.where(self._station(src), watt(self.bs_dbm), watt(self.ue_dbm))
 
     def _fades(self, key: Key, src: Nodes, dst: Nodes) -> Array:
         """|h|^2 of the links, at least its floor; a link's draw does not depend on the other links asked for."""
