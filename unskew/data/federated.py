@@ -16,7 +16,7 @@ from unskew.data import preprocess, skew
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
-from unskew.data.manifest import PARTS, SCHEMA, as_text, parts_of, read_manifest, sha256_of
+from unskew.data.manifest import PARTS, SCHEMA, parts_of, read_manifest, sha256_of
 from unskew.data.patients import Ints, most_frequent, proportional
 from unskew.data.places import path_of
 from unskew.data.ragged import Ragged
@@ -430,15 +430,12 @@ def pooled(fed: FederatedData) -> FederatedData:
 
 
 def to_manifest(fed: FederatedData) -> dict[str, Any]:
-    """The division as JSON (schema 1): names, examples of each client and their hash, statistics of the training part.
-
-    Arrays are text (`unskew.data.manifest.as_text`), except sizes.
-    """
+    """The division as JSON (schema 1): names, clients' examples and their hash, statistics of the training part."""
     counts, domains, later = fed.label_counts, fed.domains, fed.unseen
     stats: dict[str, Any] = asdict(skew.summary(counts)) | {"sizes": counts.sum(1).tolist()}
-    stats |= {"label_counts": as_text(counts), "test_counts": as_text(fed.test_counts)}
+    stats |= {"label_counts": counts.tolist(), "test_counts": fed.test_counts.tolist()}
     if domains is not None:
-        stats["domains"] = as_text(np.array(domains, np.int64))
+        stats["domains"] = domains
     if (people := fed.test_patients) is not None:
         stats["test_patients"] = people
     if fed.split["name"] == "entangled" and "bases" in fed.split:

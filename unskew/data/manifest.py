@@ -1,19 +1,14 @@
-"""The record of a division: the training, validation and test examples of each client.
+"""The record of a division: the training, validation and test examples of each client, as JSON."""
 
-It is JSON.  Arrays are .npy files in base64, one for each part of all clients.
-"""
-
-import base64
 import hashlib
-import io
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 from pydantic import TypeAdapter, ValidationError
 
 from unskew.data.ragged import Ragged
@@ -22,14 +17,22 @@ from unskew.errors import DataError
 SCHEMA = 1
 PARTS = ("train", "val", "test")
 
+Rows = list[list[Annotated[int, Interval(ge=0, lt=1 << 62)]]]
+"""The examples of each client, in one part."""
 
-Packed = dict[str, tuple[str, str]]
-"""Each part of all clients: its examples end to end, and how many each client has, both as `as_text` writes them."""
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The examples of each client."""
+
+    train: Rows
+    val: Rows
+    test: Rows
 
 
 @dataclass(frozen=True)
 class _Unseen:
-    parts: Packed
+    parts: Parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,50 +46,19 @@ class Manifest:
     split: dict[str, Any]
     seed: int
     sha256: str
-    parts: Packed
+    parts: Parts
     unseen: _Unseen | None = None
 
 
-def as_text(numbers: npt.NDArray[Any]) -> str:
-    """Whole numbers as text, in the smallest type that fits.
-
-    >>> from_text(as_text(np.array([[3, 5], [1, 0]]))).tolist()
-    [[3, 5], [1, 0]]
-    """
-    file = io.BytesIO()
-    signed = np.min_scalar_type(-1 - int(numbers.max(initial=0)))
-    np.save(file, numbers.astype(signed))
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def from_text(text: str) -> npt.NDArray[np.int64]:
-    """Whole numbers from 0, as written by `as_text`.
-
-    Raises:
-        ValueError: If the text is something else.
-    """
-    numbers = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
-    if numbers.dtype.kind != "i" or (numbers < 0).any():
-        raise ValueError(f"it must hold whole numbers from 0, and holds {numbers.dtype}")
-    return np.asarray(numbers, np.int64)
-
-
-def parts_of(clients: Any) -> Packed:
+def parts_of(clients: Any) -> dict[str, Rows]:
     """The parts of clients for a manifest."""
-    parts = {name: getattr(clients, name) for name in PARTS}
-    return {name: (as_text(part.values.numpy()), as_text(part.sizes)) for name, part in parts.items()}
+    return {name: getattr(clients, name).tolist() for name in PARTS}
 
 
-def part_in(parts: Packed, name: str) -> Ragged:
-    """One part of all clients.
-
-    Raises:
-        ValueError, KeyError: If it was not written by `parts_of`.
-    """
-    rows, sizes = map(from_text, parts[name])
-    if rows.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(rows):
-        raise ValueError(f"the sizes of {name} must say how many of its rows each client has")
-    return Ragged(torch.from_numpy(rows), sizes)
+def part_in(rows: Rows) -> Ragged:
+    """One part of all clients, as `parts_of` has it."""
+    values = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+    return Ragged(torch.from_numpy(values), np.array([len(mine) for mine in rows], np.int64))
 
 
 def sha256_of(*parts: Ragged) -> str:
@@ -107,18 +79,16 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Ragged], list[Ragged]]:
     """
     try:
         written = TypeAdapter(Manifest).validate_json(path.read_bytes(), strict=True)
-        if not isinstance(written.split.get("name"), str):
-            raise ValueError("split.name is missing")
-        both = (written, written.unseen)
-        clients, unseen = ([] if one is None else [part_in(one.parts, name) for name in PARTS] for one in both)
     except OSError as error:
         raise DataError(f"the manifest {path.absolute()} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         raise DataError(f"the manifest {path} is none: {where}: {first['msg']}; write it anew") from None
-    except (ValueError, KeyError, EOFError) as error:
-        raise DataError(f"the manifest {path} is none: {error}") from error
+    if not isinstance(written.split.get("name"), str):
+        raise DataError(f"the manifest {path} is none: split.name is missing; write it anew")
+    both = (written, written.unseen)
+    clients, unseen = ([] if one is None else [part_in(getattr(one.parts, name)) for name in PARTS] for one in both)
     every = torch.cat([part.values for part in (*clients, *unseen)]).numpy()
     if not len(every) or every.max() >= written.n or len(np.unique(every)) < len(every):
         raise DataError(f"the manifest {path} must have each index in one place, and from 0 to {written.n - 1}")

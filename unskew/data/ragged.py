@@ -1,5 +1,6 @@
 """Tensors of several lengths, stored as one."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,11 @@ class Ragged(Sequence[Tensor]):
     def bounds(self) -> npt.NDArray[np.int64]:
         """Start of each tensor, and the end of the last one."""
         return np.concatenate([np.zeros(1, np.int64), self.sizes.cumsum()])
+
+    def tolist(self) -> list[list[int]]:
+        """The entries of each tensor."""
+        values = self.values.tolist()
+        return [values[start:end] for start, end in itertools.pairwise(self.bounds.tolist())]
 
     def to(self, device: torch.device | str) -> "Ragged":
         """The same on a device."""

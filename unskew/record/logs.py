@@ -97,7 +97,7 @@ def understood(folder: Path) -> Iterator[None]:
     """Turn errors from invalid documents into RunError."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, UnskewError):
             raise
         what = f"{type(error).__name__}: {error}"

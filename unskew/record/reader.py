@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pydantic
 
 from unskew import schema
-from unskew.data.manifest import from_text, part_in
+from unskew.data.manifest import part_in
 from unskew.data.ragged import Ragged
 from unskew.errors import RunError
 from unskew.files import from_toml
@@ -366,7 +366,7 @@ def part_of(folder: Path, part: Part, seed: int | None = None) -> tuple[dict[str
     if (card := cards.get(str(seed))) is None:
         raise RunError(f"{folder} has no seed {seed} (seeds: {', '.join(sorted(cards, key=int))})")
     with logs.understood(folder):
-        return card, part_in(card["parts"], part)
+        return card, part_in(card["parts"][part])
 
 
 def _resumed(connection: sqlite3.Connection) -> Iterator[str]:
@@ -392,10 +392,10 @@ def rows_of(folder: Path, part: Part, seed: int | None) -> dict[int | str, npt.N
     if (rows := document(folder / "partition.json").get("rows")) is None:
         raise RunError(f"{folder} does not say which rows each client has: its data are no rows of tables or arrays")
     with logs.understood(folder):
-        every, given = list(held), from_text(rows)
+        every, given = list(held), np.array(rows)
         names: list[int | str] = [*(card["client_names"] or range(len(held)))]
         if (later := card.get("unseen")) is not None:
-            every += part_in(later["parts"], part)
+            every += part_in(later["parts"][part])
             names += later["client_names"] or range(len(held), len(every))
         return {name: np.sort(given[each.numpy()]) for name, each in zip(names, every, strict=True)}
 
@@ -435,8 +435,7 @@ def _partitions(folder: Path) -> dict[int, DataSplit]:
     partitions = {}
     for seed, card in sorted((int(seed), card) for seed, card in document(folder / "partition.json")["seeds"].items()):
         stats, later = card.get("stats", {}), card.get("unseen", {})
-        arrays = {key: from_text(text).tolist() for key, text in stats.items() if isinstance(text, str)}
-        content = {**card, **stats, **arrays, "unseen": later.get("sizes", ())}
+        content = {**card, **stats, "unseen": later.get("sizes", ())}
         content["unseen_names"] = later.get("client_names")
         known = {f.name: content[f.name] for f in fields(DataSplit) if content.get(f.name) is not None}
         try:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from unskew import wire
 from unskew.data.federated import FederatedData, split_label, to_manifest
-from unskew.data.manifest import as_text
 from unskew.experiment.config import Experiment, fingerprint, to_toml
 from unskew.keys import Key
 from unskew.record import database
@@ -38,7 +37,7 @@ def of_run(
 def _partitions(feds: Mapping[int, FederatedData]) -> str:
     """Say who has which examples, but for clients that keep them to themselves, and which rows these were."""
     known = {seed: fed for seed, fed in feds.items() if fed.label_counts.any()}
-    rows = next((as_text(given.numpy()) for fed in known.values() if (given := fed.dataset.rows) is not None), None)
+    rows = next((given.tolist() for fed in known.values() if (given := fed.dataset.rows) is not None), None)
     card = {"schema": SCHEMA, "rows": rows, "seeds": {str(seed): to_manifest(fed) for seed, fed in known.items()}}
     return json.dumps({key: value for key, value in card.items() if value is not None})
 
