@@ -9,7 +9,7 @@ from unskew.errors import ConfigError
 from unskew.pricing.radio import Cost, measures, summed
 from unskew.pricing.traffic import RecordedRun
 from unskew.record.logs import document
-from unskew.run.metrics import first_reached, result_row
+from unskew.run.metrics import peaks, result_row, rounds_to
 
 FEDAVG_PEAK = "fedavg-peak"
 
@@ -26,13 +26,13 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
     seeds = tuple(dict.fromkeys(t.seed for t in run.trainings))
     if target == FEDAVG_PEAK:
         label = document(run.folder / "run.json").get("baseline", "")
-        curves = {s: run.curves.get((label, s), {}) for s in seeds}
-        if not all(curves.values()):
+        best = peaks(run.curves, label, run.headline)
+        if len(best) < len(seeds):
             raise ConfigError(
                 f"{run.folder} does not have FedAvg's {run.headline.label} under every seed; give a number, as in "
                 "--target 0.7"
             )
-        return {s: run.headline.best(curve.values()) for s, curve in curves.items()}
+        return best
     try:
         value = float(target)
     except ValueError:
@@ -41,11 +41,6 @@ def targets(run: RecordedRun, target: str) -> dict[int, float]:
         value_of = f"a value of {run.headline.label} in {run.headline.levels}"
         raise ConfigError(f"--target must be {FEDAVG_PEAK} or {value_of}, got {target!r}")
     return dict.fromkeys(seeds, value)
-
-
-def reached(run: RecordedRun, wanted: Mapping[int, float]) -> dict[tuple[str, int], int | None]:
-    """The first evaluated round in which each method and seed reached its target; None if never."""
-    return {(m, s): first_reached(curve, wanted[s], run.headline) for (m, s), curve in run.curves.items()}
 
 
 # ---------------------------------------------------------------- the table
@@ -78,7 +73,7 @@ def cost_summary(run: RecordedRun, costs: Sequence[Cost], target: str | None = N
             values = [one[metric] for one in by_seed if metric in one]
             rows.append(result_row(method, run.setting, prefix + metric, values))
 
-    first = {} if target is None else reached(run, targets(run, target))
+    first = {} if target is None else rounds_to(targets(run, target), run.curves, run.headline)
     totals = summed(costs)
     until = summed(c for c in costs if c.round <= (first.get((c.method, c.seed)) or 0))
     last = 0 if run.finished else max((total.round for total in totals.values()), default=0)

@@ -190,13 +190,7 @@ def latest(folder: Path) -> Position | None:
 def load(
     folder: Path, position: Position, state: Any, memory: Any, device: torch.device
 ) -> tuple[Any, dict[ClientId, Any]]:
-    """The method's state and the clients' memory of a checkpoint.
-
-    Args:
-        folder, position: The run's folder, and the position of its checkpoint.
-        state: The initial state, for its types.
-        memory: Type of the clients' memory.
-        device: Where tensors are put.
+    """The method's state and the clients' memory of a checkpoint, as the types of the initial state and memory.
 
     Raises:
         RunError: If the types differ.

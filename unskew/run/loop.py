@@ -64,8 +64,8 @@ def start(
 ) -> RunResult:
     """Run an experiment into a new folder.
 
-    A method that diverges under a seed ends there and is named in `diverged` of the summary; the others go on.  Over a
-    network the run ends with it.
+    A method that diverges under a seed ends there and is named in `diverged` of the summary; over a network the run
+    ends.
 
     Args:
         experiment: The experiment; an impossible one is refused before the folder is made.

@@ -18,6 +18,8 @@ from unskew.record.frame import Numbers
 from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, DivergedRow
 from unskew.tasks.measure import Measure
 
+Curves = Mapping[tuple[str, int], Mapping[int, float]]
+"""(method, seed) -> {round: value}."""
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
 
 
@@ -121,9 +123,18 @@ def last_name(last: int | None) -> str:
     return f"mean_last_{last or 'fifth'}"
 
 
-def first_reached(curve: Mapping[int, float], level: float, measure: Measure) -> int | None:
-    """The first round in which a curve, {round: value}, is at a level or better; None if it never is."""
-    return min((t for t, value in curve.items() if measure.reaches(value, level)), default=None)
+def peaks(curves: Curves, method: str, measure: Measure) -> dict[int, float]:
+    """The best value of a method's curve, by seed; empty curves are left out."""
+    return {seed: measure.best(curve.values()) for (m, seed), curve in curves.items() if m == method and curve}
+
+
+def rounds_to(target: Mapping[int, float], curves: Curves, measure: Measure) -> dict[tuple[str, int], int | None]:
+    """The first round in which each curve is at its seed's target or better; None if it never is."""
+    return {
+        (m, seed): min((t for t, value in curve.items() if measure.reaches(value, target[seed])), default=None)
+        for (m, seed), curve in curves.items()
+        if curve and seed in target  # others have nothing to reach, or no value
+    }
 
 
 def summarise(

@@ -32,8 +32,7 @@ def until(experiment: Experiment, width: float, most: int) -> Experiment:
         width, most: `until` and `most` of the rule.
 
     Raises:
-        ConfigError: If its seeds are not consecutive or already as many as `most`, a number is impossible, or there is
-            nothing to decide.
+        ConfigError: If its seeds are not consecutive, already as many as `most`, or nothing is to be decided.
     """
     seeds, rule = experiment.seeds, experiment.until
     if rule is None and seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):

@@ -274,8 +274,8 @@ def class_weights(
 ) -> torch.Tensor | None:
     """Weight of each training example in the loss, (N,); None if all weigh the same.
 
-    With "balanced" a client's examples of class c weigh n / (k n_c), for n training examples in k classes.  It uses the
-    client's labels only, so that no count leaves the client.
+    With "balanced" a client's examples of class c weigh n / (k n_c), for n training examples in k classes.  It uses
+    only the client's labels, so no count leaves it.
 
     Args:
         config: Says how classes weigh.
@@ -618,10 +618,7 @@ def pool(
 
 
 def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
-    """Raise the errors that the first round would raise.
-
-    These are tensors that the network lacks, clients too small for it, a prior that is missing or does not fit, and
-    data without the domains that the method uses.  With remote examples what depends on them is left out.
+    """Raise the errors that the first round would raise; with remote examples those that do not depend on them.
 
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.

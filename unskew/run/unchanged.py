@@ -90,9 +90,7 @@ def _require(same: bool, what: object) -> None:
 
 
 def require_same_settings(folder: Path) -> None:
-    """Refuse other settings than the run began with, without importing what config.toml names.
-
-    The text of the file counts.  The data may have moved since; `require_same_data` checks them.
+    """Refuse other settings than the run began with, by the text of config.toml; nothing in it is imported.
 
     Raises:
         RunError: If the settings differ.

@@ -9,7 +9,7 @@ from unskew.record.reader import Record, select
 from unskew.report import tables
 from unskew.report.section import Section, table
 from unskew.report.stats import Spread
-from unskew.run.metrics import first_reached
+from unskew.run.metrics import Curves, peaks, rounds_to
 
 SPENT = (
     "SELECT method, seed, round, count(DISTINCT hop), 0, 0.0 FROM work GROUP BY 1, 2, 3 UNION ALL "
@@ -21,21 +21,23 @@ SPENT = (
 def target(record: Record) -> tuple[dict[int, float], str]:
     """The value to reach by seed, and in words: the baseline's best on the test curve, or the worst of all methods'.
 
-    None under a seed where nothing was evaluated, nor where there is neither a baseline nor a second method.
+    Empty if nothing was evaluated, or if there is neither a baseline nor a second method.
     """
-    m, base = record.headline, record.baseline
-    bests: dict[int, dict[str, float]] = {}
-    for method in record.methods:
-        for seed in tables.counted_seeds(record, method):
-            curve = record.numbers.curve(method, seed, m.shared)
-            if curve and record.cell(method).bound is None and base in (None, method):
-                bests.setdefault(seed, {})[method] = m.best(curve.values())
-    if base is not None:
-        return {seed: of[base] for seed, of in bests.items()}, f"{base}’s best value on the test curve"
-    several = len({method for of in bests.values() for method in of}) > 1
+    m, curves = record.headline, _curves(record)
+    if record.baseline is not None:
+        return peaks(curves, record.baseline, m), f"{record.baseline}’s best value on the test curve"
+    bests = [best for best in (peaks(curves, method, m) for method in record.methods) if best]
     worst = min if m.higher else max
-    by_seed = {seed: worst(of.values()) for seed, of in sorted(bests.items()) if several}
+    seeds = sorted({seed for best in bests for seed in best} if len(bests) > 1 else ())
+    by_seed = {seed: worst(best[seed] for best in bests if seed in best) for seed in seeds}
     return by_seed, "the worst of the methods’ best values on the test curve"
+
+
+def _curves(record: Record) -> Curves:
+    """Curves of the global model, over the counted seeds of each method but bounds."""
+    methods = [method for method in record.methods if record.cell(method).bound is None]
+    cells = [(method, seed) for method in methods for seed in tables.counted_seeds(record, method)]
+    return {cell: record.numbers.curve(*cell, record.headline.shared) for cell in cells}
 
 
 def reached(record: Record) -> dict[str, tuple[int, tuple[Spread | None, ...]]]:
@@ -45,22 +47,20 @@ def reached(record: Record) -> dict[str, tuple[int, tuple[Spread | None, ...]]]:
         By method the number of seeds that have a target and were evaluated, and rounds, iterations, models and MB over
         those of them that reached it: None if none did, or the run recorded none of these.
     """
-    goal, m, rows = target(record)[0], record.headline, dict[str, tuple[int, tuple[Spread | None, ...]]]()
+    rows: dict[str, tuple[int, tuple[Spread | None, ...]]] = {}
     spent: dict[tuple[str, int], list[tuple[float, ...]]] = {}
     for method, seed, *row in select(record, SPENT):
         spent.setdefault((method, seed), []).append(tuple(row))
-    for method in (k for k in record.methods if record.cell(k).bound is None):
-        curves = {
-            s: record.numbers.curve(method, s, m.shared) for s in tables.counted_seeds(record, method) if s in goal
-        }
-        first = {s: t for s, curve in curves.items() if (t := first_reached(curve, goal[s], m)) is not None}
+    when = rounds_to(target(record)[0], _curves(record), record.headline)
+    for method in dict.fromkeys(method for method, _ in when):
+        of_seeds = {cell: t for cell, t in when.items() if cell[0] == method}
+        first = {cell: t for cell, t in of_seeds.items() if t is not None}
         amounts: list[Spread | None] = [Spread(tuple(map(float, first.values()))) if first else None]
         for k in (1, 2, 3):
-            known = first and all(any(row[k] for row in spent.get((method, s), ())) for s in first)
-            sums = (math.fsum(row[k] for row in spent.get((method, s), ()) if row[0] <= t) for s, t in first.items())
+            known = first and all(any(row[k] for row in spent.get(cell, ())) for cell in first)
+            sums = (math.fsum(row[k] for row in spent.get(cell, ()) if row[0] <= t) for cell, t in first.items())
             amounts.append(Spread(tuple(sums)) if known else None)
-        if evaluated := sum(map(bool, curves.values())):
-            rows[method] = evaluated, tuple(amounts)
+        rows[method] = len(of_seeds), tuple(amounts)
     return rows
 
 
