@@ -45,7 +45,7 @@ def test_a_displacement_is_the_weighted_sum_of_gradients(tau: int, rho: float, m
     lr = 0.1
     gradients = torch.randn(tau, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     w = torch.zeros(3, dtype=torch.float64)
-    update = optimiser(SgdConfig(lr=lr, momentum=rho), lr, w)
+    update = optimiser(SgdConfig(lr=lr, momentum=rho), lr, w, lambda vector: [vector])
     for g in gradients:
         update(w, g + mu * w)
     a = torch.tensor(responses(tau, rho, lr * mu), dtype=torch.float64)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import unskew as us
+from unskew.algorithms.parts import steps_of
 from unskew.algorithms.perfedavg import PerFedAvg
 from unskew.local.sequential import Sequential
 from unskew.local.trainer import LocalTrainer
@@ -47,14 +49,12 @@ def test_batches_are_independent_and_both_sides_of_a_difference_see_the_same(cla
         assert len({batch for batch, _ in seen}) == 9
 
 
-def test_how_many_meta_steps() -> None:
-    """Epochs: as many as FedAvg's steps; a client smaller than a batch still takes part where the last is dropped."""
-    epochs = PerFedAvg(local=SgdConfig(local_epochs=2, batch_size=4))
-    dropped = PerFedAvg(local=SgdConfig(local_epochs=2, batch_size=4, drop_last=True))
-    assert [epochs.meta_steps(n) for n in (1, 4, 9)] == [2, 2, 6]
-    assert [dropped.meta_steps(n) for n in (1, 4, 9)] == [2, 2, 4]
-    assert PerFedAvg(local=SgdConfig(local_steps=7)).meta_steps(3) == 7
-    assert PerFedAvg(local=SgdConfig(batch_size=None)).meta_steps(3) == 1
+def test_steps_are_as_many_as_fedavgs_and_of_one_rate() -> None:
+    """A client smaller than a batch still takes part where the last is dropped; single steps have no schedule."""
+    for drop, steps in ((False, [2, 2, 6]), (True, [2, 2, 4])):
+        assert [steps_of(SgdConfig(local_epochs=2, batch_size=4, drop_last=drop), n) for n in (1, 4, 9)] == steps
+    with pytest.raises(us.ConfigError, match="leave step_schedule out"):
+        PerFedAvg(local=SgdConfig(step_schedule=us.Exponential(0.5)))
 
 
 def test_a_client_uses_the_model_after_inner_steps_on_its_own_data(springs: Any, value: Any) -> None:

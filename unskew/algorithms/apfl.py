@@ -11,8 +11,9 @@ Client     each step on one batch:  w <- w - eta g(w)                           
            before each round's steps   a <- a - eta <v - w, g(u)>, kept in [0, 1]                        (4)
 Server     w <- mean of the clients' w
 Own model  the mixture
-Departures (4) is taken with the first batch of a round.  The optimiser is plain SGD.  BatchNorm's statistics of the
-           mixture are its own, those of w the copy's.
+Departures (4) is taken with the first batch of a round.  The optimiser is plain SGD.  Each step draws a batch of its
+           own, so an example may occur twice in a pass.  BatchNorm's statistics of the mixture are its own, those of w
+           the copy's.
 """
 
 from dataclasses import dataclass, replace

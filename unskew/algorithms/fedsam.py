@@ -8,7 +8,8 @@ Client     each step on one batch:  w~ = w + rho g(w) / ||g(w)||                
                                     w <- w - eta g(w~)                                                   (2)
 Server     FedAvg.
 Work       Two passes over each batch.
-Departures The optimiser is plain SGD.  BatchNorm's statistics follow the batches at w~.  Weight decay belongs to F_k.
+Departures The optimiser is plain SGD.  Each step draws a batch of its own, so an example may occur twice in a pass.
+           BatchNorm's statistics follow the batches at w~.  Weight decay belongs to F_k.
 """
 
 from dataclasses import dataclass, replace

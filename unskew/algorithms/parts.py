@@ -12,6 +12,7 @@ from unskew.errors import ConfigError
 from unskew.protocol import (
     Batch,
     ClientId,
+    Constant,
     Federation,
     Layout,
     Me,
@@ -109,13 +110,15 @@ def share(n: int, mean_size: float | None, like: Params) -> Tensor:
 def steps_of(local: SgdConfig, n: float) -> int:
     """Number of mini-batch steps of a client with `n` examples, short batches included: no client takes more.
 
-    >>> steps_of(SgdConfig(local_epochs=5, batch_size=50), 120.0)
-    15
+    >>> [steps_of(SgdConfig(local_epochs=5, batch_size=50, drop_last=drop), 120.0) for drop in (False, True)]
+    [15, 10]
     """
     if local.local_steps is not None:
         return local.local_steps
     assert local.epochs is not None  # epochs, unless steps were chosen
-    return math.ceil(round(local.epochs * (1 if local.batch_size is None else -(-n // local.batch_size)), 6))
+    batches = n / (local.batch_size or n)
+    whole = max(1, math.floor(batches) if local.drop_last else math.ceil(batches))
+    return math.ceil(round(local.epochs * whole, 6))
 
 
 def require_plain(local: SgdConfig, who: str) -> None:
@@ -124,12 +127,9 @@ def require_plain(local: SgdConfig, who: str) -> None:
     Raises:
         ConfigError: If it is not.
     """
-    if local.optimizer != "sgd" or local.momentum or local.clip_norm is not None:
-        got = "momentum" if local.momentum else "clip_norm" if local.clip_norm else local.optimizer
-        raise ConfigError(
-            f"{who}'s steps are plain gradients, got {got} in local; set optimizer = 'sgd' without momentum and "
-            "clip_norm"
-        )
+    plain = {"optimizer": "sgd", "momentum": 0.0, "clip_norm": None, "step_schedule": Constant()}
+    if odd := [name for name, value in plain.items() if getattr(local, name) != value]:
+        raise ConfigError(f"{who}'s steps are plain gradients at one rate; leave {', '.join(odd)} out of local")
 
 
 # ---------------------------------------------------------------- tensors by role

@@ -26,7 +26,6 @@ Departures The optimiser is plain SGD, as published: a velocity has no meaning a
            are dropped, as they belong to models that are not kept.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -35,7 +34,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from unskew.algorithms.fedavg import Averaging, ModelMessage, ModelReply, Weighting
-from unskew.algorithms.parts import require_plain
+from unskew.algorithms.parts import require_plain, steps_of
 from unskew.errors import ConfigError, ProtocolError
 from unskew.protocol import (
     Aux,
@@ -110,7 +109,7 @@ class PerFedAvg(Averaging):
         """Take tau meta-steps (eq. 1)."""
         outer, beta = replace(self.local, local_epochs=None, local_steps=1), self.local.lr_at(me.round)
         w = msg.params
-        for s in range(self.meta_steps(me.n)):
+        for s in range(steps_of(self.local, me.n)):
             ahead = yield from self.ahead(w, f"{s} D")
             end: Fitted = yield Sgd(ahead, outer, draw=f"{s} D'")
             move = {n: ahead[n] - end.params[n] for n in me.layout.trainable}  # beta v
@@ -120,14 +119,6 @@ class PerFedAvg(Averaging):
                 move = {n: beta * p for n, p in pulled.items()}
             w = {n: w[n] - move[n] if n in move else statistic for n, statistic in end.params.items()}
         return ModelReply(w, me.n), None
-
-    def meta_steps(self, n: int) -> int:
-        """Return tau for a client with `n` examples."""
-        if self.local.local_steps is not None:
-            return self.local.local_steps
-        batches = n / (self.local.batch_size or n)
-        of_epoch = max(1, math.floor(batches) if self.local.drop_last else math.ceil(batches))
-        return math.ceil(round((self.local.epochs or 1) * of_epoch, 6))
 
     # ------------------------------------------------------------------ the inner step and its Jacobian
     @property
