@@ -21,13 +21,13 @@ from torch import nn
 
 from unskew import schema, tasks
 from unskew.data import own
+from unskew.data.archives import save
 from unskew.data.augment import Transform
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess, rules_of
 from unskew.data.rows import Items
-from unskew.data.saved import save
 from unskew.data.sources import DATA, RunOptions
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unskew.data.differs import SiteDifference
-from unskew.data.differs import differs as measured
+from unskew.data.look import SiteDifference
+from unskew.data.look import differs as measured
 from unskew.keys import Key
 
 UM, IU, UK, CASE = 164, 413, 22, 3

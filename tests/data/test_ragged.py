@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unskew.data.ragged import Ragged
+from unskew.data.manifest import Ragged
 
 LISTS = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12)
 

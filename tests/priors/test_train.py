@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.fonts import FACES
+from unskew.data.domains import FACES
 from unskew.errors import ConfigError, DataError
 from unskew.keys import Key
 from unskew.priors import taesd

@@ -8,8 +8,8 @@ import pandas
 import pytest
 
 import unskew as us
+from unskew.data.archives import save
 from unskew.data.own import dataset
-from unskew.data.saved import save
 from unskew.data.sources import load
 
 N = 60

@@ -16,10 +16,9 @@ from unskew.data import preprocess, skew
 from unskew.data.dataset import Dataset, refitted
 from unskew.data.entanglement import Entanglement, bases_of, entanglement
 from unskew.data.latest import latest
-from unskew.data.manifest import PARTS, SCHEMA, parts_of, read_manifest, sha256_of
+from unskew.data.manifest import PARTS, SCHEMA, Ragged, parts_of, read_manifest, sha256_of
 from unskew.data.patients import Ints, most_frequent, proportional
 from unskew.data.places import path_of
-from unskew.data.ragged import Ragged
 from unskew.data.split import BY_LABEL, IID, TABLE, FromManifest, Natural, Split, TrainingExamples, assign, record
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.files import user_path

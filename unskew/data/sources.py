@@ -14,12 +14,12 @@ from annotated_types import Interval
 
 from unskew import schema
 from unskew.data import arrays, build, hub, image_folders, tables
+from unskew.data.archives import load_saved
 from unskew.data.arrays import ArrayOptions
 from unskew.data.dataset import Dataset
 from unskew.data.named import NAMED, arrays_of
 from unskew.data.places import path_of, require_allowed
 from unskew.data.preprocess import Preprocess
-from unskew.data.saved import load_saved
 from unskew.data.table import UNKNOWN, DataTable
 from unskew.errors import ConfigError, DataError
 from unskew.references import makes

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from unskew.api import DATA_FILE, RUN_DATA
+from unskew.data.archives import save
 from unskew.data.federated import to_manifest
-from unskew.data.saved import save
 from unskew.data.split import FromManifest
 from unskew.decide.sites import Sites
 from unskew.experiment.config import Experiment, to_toml

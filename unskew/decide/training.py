@@ -14,7 +14,7 @@ import torch
 from pydantic import TypeAdapter
 
 from unskew.data.federated import ClientIndices, FederatedData
-from unskew.data.ragged import Ragged
+from unskew.data.manifest import Ragged
 from unskew.decide.cells import CellWork, Outcome, Plan, QueuedCell
 from unskew.decide.forecast.measure import threads
 from unskew.decide.scores import Scores

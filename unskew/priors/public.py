@@ -2,7 +2,7 @@
 
     handwritten digits   MNIST's training part, once as it is and every second image once more, changed
     garments             every second image of Fashion-MNIST's training part, without sandals and bags, half changed
-    glyphs               0-9, A-Z, a-z in the 20 faces of `unskew.data.fonts`, all changed
+    glyphs               0-9, A-Z, a-z in the 20 faces of `unskew.data.domains`, all changed
 
 The rest is left out to test the prior on unseen images: the other half of Fashion-MNIST and two of its classes, USPS,
 scikit-learn's digits.  MNIST-M does not qualify: its digits are MNIST's.
@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.data.dataset import Dataset
-from unskew.data.fonts import FACES, font_files
+from unskew.data.domains import FACES, font_files
 from unskew.data.rows import as_tensor
 from unskew.data.sources import load
 from unskew.errors import DataError
@@ -277,7 +277,7 @@ def glyphs(face: Tensor, character: Tensor) -> Tensor:
     A capital is about 19 pixels high; a character is centred, whatever its place on the line.
 
     Args:
-        face: Index into `unskew.data.fonts.FACES`, (N,).
+        face: Index into `unskew.data.domains.FACES`, (N,).
         character: Index into `CHARACTERS`, (N,).
 
     Raises:

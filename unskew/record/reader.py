@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pydantic
 
 from unskew import schema
-from unskew.data.manifest import part_in
-from unskew.data.ragged import Ragged
+from unskew.data.manifest import Ragged, part_in
 from unskew.errors import RunError
 from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unskew.data.federated import FederatedData
-from unskew.data.ragged import Ragged
+from unskew.data.manifest import Ragged
 from unskew.keys import Key
 from unskew.local.executor import Columns, EvalJob, joined
 from unskew.protocol import ClientId

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
+from unskew.data.manifest import Ragged
 from unskew.data.patients import fewest_of_a_class
-from unskew.data.ragged import Ragged
 from unskew.info import Info, OneClassModels, RecallByClass, WorseThanConstant
 from unskew.local.executor import Columns, EvalJob
 from unskew.local.trainer import LocalTrainer

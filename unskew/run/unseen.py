@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from unskew.data.federated import FederatedData
-from unskew.data.ragged import Ragged
+from unskew.data.manifest import Ragged
 from unskew.errors import ProtocolError
 from unskew.keys import Key
 from unskew.local.executor import StepJob

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from unskew.api import DATA_FILE
+from unskew.data.archives import saved_sha256
 from unskew.data.dataset import Dataset
-from unskew.data.saved import saved_sha256
 from unskew.decide.advice.answer import SITE_COLUMNS, Advice, advised_name
 from unskew.decide.follow_up import division, write_experiment
 from unskew.errors import RunError
