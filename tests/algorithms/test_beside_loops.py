@@ -9,7 +9,6 @@ is used.  Compared after each round is the model that each client would use.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -449,37 +448,6 @@ def ifca(lab: Lab, gradient: bool = False, shared: Callable[[str], bool] = lambd
         yield [models[chosen.get(c, popular)] for c in range(N)]
 
 
-def cfl(lab: Lab, eps1: float, eps2: float) -> Iterator[list[Model]]:
-    """Sattler et al.: all ways to split are tried, and the largest cosine across is made least; the plain mean."""
-    clusters = [([*range(N)], lab.start)]
-    for t, cohort in lab.rounds:
-        after = []
-        for members, theta in clusters:
-            d = {c: minus(lab.fit(t, c, theta), theta) for c in members if c in cohort}
-            parts = [members]
-            moves = {c: torch.cat([v.flatten() for v in parameters(u).values()]) for c, u in d.items()}
-            if len(d) == len(members) >= 2:
-                rests = float(sum(moves.values()).norm()) / len(d) < eps1  # type: ignore[union-attr]
-                if rests and max(float(u.norm()) for u in moves.values()) > eps2:
-                    parts = least_alike(members, moves)
-            for part in parts:
-                came = [d[c] for c in part if c in d]
-                after.append((part, plus(theta, mean(came)) if came else theta))
-        clusters = after
-        yield [next(theta for members, theta in clusters if c in members) for c in range(N)]
-    assert len(clusters) > 1 or len(cohort) < N
-
-
-def least_alike(members: Sequence[int], moves: Mapping[int, Tensor]) -> list[list[int]]:
-    def across(one: Sequence[int]) -> float:
-        two = [c for c in members if c not in one]
-        return max(float(moves[i] @ moves[j] / (moves[i].norm() * moves[j].norm())) for i in one for j in two)
-
-    ways = [one for size in range(1, len(members)) for one in itertools.combinations(members, size)]
-    best = min((one for one in ways if members[0] in one), key=across)
-    return [[*best], [c for c in members if c not in best]]
-
-
 # ---------------------------------------------------------------- the table
 def case(method: Callable[..., Any], loop: Callable[..., Iterator[list[Model]]], **options: Any) -> tuple[Any, Any]:
     """The library's method with these options beside a loop."""
@@ -530,7 +498,6 @@ CASES: dict[str, tuple[Any, Loop]] = {
     "IFCA": case(us.IFCA, ifca, clusters=3),
     "IFCA, gradient": case(us.IFCA, loop(ifca, gradient=True), clusters=3, averaging="gradient"),
     "IFCA, shared body": case(us.IFCA, loop(ifca, shared=body), clusters=3, clustered=("head",)),
-    "CFL": case(us.CFL, loop(cfl, 2.0, 0.1), eps1=2.0, eps2=0.1, after=0, min_size=2, linkage="single"),
 }
 
 

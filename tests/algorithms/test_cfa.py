@@ -67,17 +67,6 @@ def test_weights_go_by_data_and_sum_to_epsilon(n: list[int], seed: int, epsilon:
         assert row == pytest.approx(expected, abs=1e-12)
 
 
-def test_weights_by_data_do_not_keep_the_mean(springs: Any, value: Any) -> None:
-    """Two devices of 3 and 1 examples, alike strong: at epsilon .25 both go a quarter of the way, whatever their data.
-
-    On a path of three, with m = 6, 0, -12 and n = 3, 1, 1, the mean after consensus is (1.5 + .375 - 3)/3, not -1.
-    """
-    v = consensus(PATH(3, Key(0)), torch.tensor([3.0, 1.0, 1.0]), 0.5)
-    z = torch.tensor([3.0, 0.0, -6.0], dtype=torch.float64)
-    assert float((v @ z).mean()) == pytest.approx(-0.375)
-    assert float(z.mean()) == -1.0
-
-
 def test_full_consensus_with_equal_data_is_uniform_fedavg_in_the_mean(classes: Any, equal: Any) -> None:
     """I-39: every psi is the mean, and the mean of what is trained from it is FedAvg's next model."""
     world = classes()

@@ -61,17 +61,17 @@ STAYS = {**dict.fromkeys(("fedper", "fedrep", "fedbabu", "hcct_p", "ffalora", "f
 STAYS["lgfedavg"] = 53 + 10 - 18
 
 
-# What STC sends depends on where the largest entries are; its own tests count the bits.
+# What STC sends depends on where the largest entries are; the corpus has its bytes.
 COMPRESSED = {"stc"}
 
-# Between devices much depends on the graph; their own tests count it.
+# Between devices much depends on the graph; the corpus has the bytes.
 D2D = {"feddif", "cyclic", "tthf", "cfa", "gossip"}
 
 
-# Several models down for one up, or more or less up than down; their own tests count them.
+# Several models down for one up, or more or less up than down; the corpus has the bytes.
 UNEVEN = {"fedbuff", "fedasync", "maxfl_hcct", "ifca", "flsc", "qfedavg", "fedfomo"}
 
-# Something for each class travels, beside models or without them; their own tests count it.
+# Something for each class travels, beside models or without them; the corpus has the bytes.
 BY_CLASS = {"fedmd", "feddw", "feddistill", "feddistill_plus", "fedproto", "fedpac", "fedgen", "ccvr"}
 
 

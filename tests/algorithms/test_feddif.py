@@ -165,17 +165,6 @@ def test_a_model_may_come_back_where_re_training_is_allowed() -> None:
     assert info.sizes == (40, 30)
 
 
-def test_a_better_link_can_outweigh_a_better_client() -> None:
-    """One model with (10, 0).  Client 1 has (0, 10), worth .7071; client 2 (0, 5), worth .4714 over twice the link."""
-    even, uneven = torch.full((3, 3), 2.0), torch.full((3, 3), 2.0)
-    uneven[0, 2] = 4.0
-    method = FedDif(model_ratio=0.3, max_hops=1)
-    seed = next(s for s in range(99) if Game(method, [[10, 0], [0, 10], [0, 5]], seed=s).play().starts == (0,))
-    for gamma, winner in ((even, 1), (uneven, 2)):
-        info = Game(method, [[10, 0], [0, 10], [0, 5]], gamma, seed=seed).play()
-        assert chains(info) == [[0, winner]]
-
-
 # ---------------------------------------------------------------- what travels, and who sees it
 def everything_the_plan_gets(game: Game, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> list[Any]:
     got: list[Any] = []
@@ -474,42 +463,6 @@ def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric
 # ---------------------------------------------------------------- drift
 
 
-def test_what_a_client_puts_into_the_regulariser_and_remembers() -> None:
-    """Two classes, psi (.75, .25): W = .3536, r = .1 * 2 * .3536 / 2 = .03536, scale .01 / (2 r) = .14142.
-
-    h (1, 0), s_i (2, 2), s (3, 1), on arrival (5, 5): anchor (4, 5), correction (1, -1).  It moves by (-.2, .4) in two
-    steps at rate .1: s_i becomes (2, 2) - (3, 1) + (1, -2) = (0, -1), h (.8, .4); s changes by (-2, -3).
-    """
-    method = FedDif(SgdConfig(lr=0.1), drift=Drift(a=0.01, b=0.1))
-    w = torch.tensor([5.0, 5.0])
-    own = feddif_own([1.0, 0.0], [2.0, 2.0])
-    offer = FedDifMessage(
-        {"w": w}, torch.tensor([[3.0, 0.0]]), 1, SharedDrift({"w": torch.tensor([3.0, 1.0])}, 4, None)
-    )
-    asked: list[Any] = []
-
-    def answer(request: Any) -> Fitted:
-        asked.append(request)
-        return Fitted({"w": w + torch.tensor([-0.2, 0.4])}, 2, 0.1, 0.0)
-
-    reply, kept = drive(method.train(me([0, 1]), offer, own), answer)
-    assert asked[0].aux["anchor"]["w"].tolist() == [4.0, 5.0]
-    assert asked[0].aux["correction"]["w"].tolist() == [1.0, -1.0]
-    assert asked[0].aux["scale"].item() == pytest.approx(0.141421, abs=1e-6)
-    assert kept.now.h["w"].tolist() == pytest.approx([0.8, 0.4], abs=1e-6)
-    assert kept.now.s["w"].tolist() == pytest.approx([0.0, -1.0], abs=1e-5)
-    assert reply.ds.value["w"].tolist() == pytest.approx([-2.0, -3.0], abs=1e-5)
-    assert kept.trainings == 5
-    assert kept.before == own.now
-
-
-def feddif_own(h: list[float], s: list[float]) -> Any:
-    from unskew.algorithms.feddif import ClientDrift, FedDifMemory
-
-    now = ClientDrift({"w": torch.tensor(h)}, {"w": torch.tensor(s)})
-    return FedDifMemory(now, now, 4)
-
-
 def test_at_the_target_the_pull_is_clamped() -> None:
     """psi uniform has W = 0; r stays at .1 * 2 * .001 / 2 = 1e-4, so the scale is .01 / 2e-4 = 50, not infinite."""
     method = FedDif(SgdConfig(lr=0.1), drift=Drift())
@@ -546,19 +499,6 @@ def test_the_station_knows_the_means_of_what_clients_remember(outage: Outage, cl
                         expected[n] += v / 5
             torch.testing.assert_close(getattr(state.means, part), expected, rtol=0, atol=1e-9)
     assert (lost > 0) == (outage != Outage())
-
-
-def test_the_mean_drift_is_added_to_the_mean_model(classes: Any) -> None:
-    """Eq. 5 in round 1, where h and s are 0: with a = 0 the clients train as without, and the mean is twice its move.
-
-    All clients, no moves: 1/N sum h_i = 1/N sum (w_i - w), the uniform mean's displacement, on top of the weighted.
-    """
-    world = classes(n=[6, 6, 6])
-    plain = world.play(FedDif(SMALL, epsilon=1.0), 1)
-    drifted = world.play(FedDif(SMALL, epsilon=1.0, drift=Drift(a=0.0)), 1)
-    for name, start in plain.params[0].items():
-        moved = plain.params[1][name] - start
-        torch.testing.assert_close(drifted.params[1][name], start + 2.0 * moved, rtol=0, atol=1e-9)
 
 
 # ---------------------------------------------------------------- learning rate within a round

@@ -39,14 +39,6 @@ def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
 # ---------------------------------------------------------------- bad input, wire, losses
 
 
-def test_all_models_go_down_and_one_comes_up(classes: Any, spy: Any, floats: Any) -> None:
-    """I-42: P + Q = 63; down M K P, up M P, and M N_g numbers of clusters."""
-    with spy() as messages:
-        classes(norm=True).play(FLSC(clusters=3, memberships=2, local=SMALL), 1, clients_per_round=2)
-    assert [floats(m) for m in messages] == [189, 189, 63, 63]
-    assert [len(m.ids) for m in messages if isinstance(m, FLSCReply)] == [2, 2]
-
-
 @pytest.mark.parametrize("ids", [(1,), (1, 1), (0, 3), (-1, 0), (0, 1, 2)])
 def test_a_reply_for_other_clusters_is_refused(ids: tuple[int, ...]) -> None:
     with pytest.raises(WireError, match="expected 2 different clusters below 3"):

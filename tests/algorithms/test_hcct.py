@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.algorithms.fedavg import FedAvg
 from unskew.algorithms.hcct import (
     HCCT,
     HCCT_E,
-    HCCT_P,
     Arrivals,
     HCCTReply,
     HCCTState,
@@ -94,31 +92,6 @@ def test_two_rounds_by_hand(springs: Any, value: Any) -> None:
     assert info.similarity == ((1.0, 1.0, -1.0), (1.0, 1.0, -1.0), (-1.0, -1.0, 1.0))
 
 
-def test_a_group_weighs_models_by_examples_or_alike(springs: Any, value: Any) -> None:
-    """m = 4, 8 with 3 and 1 examples: round 1 gives 2, 4.  Joined: (3 * 2 + 4) / 4 = 2.5, or 3."""
-    for weighting, start in (("samples", 2.5), ("uniform", 3.0)):
-        play = springs(m=[4.0, 8.0], n=[3, 1]).play(HCCT(ONE, alpha=HUGE, weighting=weighting), 2)
-        y = [start + 0.5 * (m - start) for m in (4.0, 8.0)]
-        mean = (3 * y[0] + y[1]) / 4 if weighting == "samples" else sum(y) / 2
-        assert [value(m) for m in play.states[-1].models] == pytest.approx([mean])
-
-
-# ---------------------------------------------------------------- limits
-
-
-def test_published_heads_are_averaged_and_only_used_as_own(classes: Any, equal: Any) -> None:
-    """HC-B5: what is trained is FedAvg's; what a client uses is FedAvg's body under the head it trained last."""
-    world = classes(n=[4, 7, 9, 3])
-    ours = world.play(HCCT_P(local=SMALL, groups=1, warmup="global", averaged_heads=True), 3)
-    plain = world.play(FedAvg(SMALL), 3)
-    equal(ours.params, plain.params, atol=0.0)
-    for c in range(4):
-        own = ours.own(c)
-        assert torch.equal(own["fc.weight"], plain.params[-1]["fc.weight"])
-        assert torch.equal(own["head.weight"], ours.sim.memory.get(c).own["head.weight"])
-        assert not torch.equal(own["head.weight"], plain.params[-1]["head.weight"])
-
-
 # ---------------------------------------------------------------- when groups are made
 def test_groups_follow_the_gradients_of_the_round_before() -> None:
     server = Server(HCCT(alpha=1.0), 3)
@@ -163,15 +136,6 @@ def test_a_group_nobody_of_which_was_heard_stays_as_it_is() -> None:
     state = server.round({0: RIGHT})
     assert state.groups == before.groups == ((0, 1), (2, 3))
     assert state.models[1] is before.models[1]
-
-
-def test_a_group_trains_on_without_those_it_does_not_hear() -> None:
-    """As FedAvg: the mean is over those that replied."""
-    server = Server(HCCT(alpha=1.0), 2)
-    server.round({0: RIGHT, 1: RIGHT})
-    state = server.round({0: [3.0, 0.0]})
-    assert state.groups == ((0, 1),)
-    assert state.models[0]["w"].tolist() == [-4.0, 0.0]
 
 
 # ---------------------------------------------------------------- updates that are none
@@ -339,34 +303,3 @@ def test_statistics_of_a_group_are_the_mean_or_the_first_clients(classes: Any, e
     for name in world.task.layout.buffers:
         assert torch.equal(runs["first"][name], alone[name])
         assert not torch.equal(runs["mean"][name], alone[name])
-
-
-def test_every_group_has_the_first_clients_statistics(classes: Any) -> None:
-    """In the released code; with alpha = 0 every client is a group, whose model is its own in all other tensors."""
-    world = classes(n=[4, 8, 6], norm=True)
-    layout = world.task.layout
-    play = world.play(HCCT(SMALL, alpha=0.0, group_buffers="first"), 1)
-    alone = world.play(Independent(SMALL), 1)
-    for client in range(3):
-        own = play.own(client)
-        assert all(torch.equal(own[name], alone.own(0)[name]) for name in layout.buffers)
-        assert all(torch.equal(own[name], alone.own(client)[name]) for name in layout.trainable)
-
-
-def test_the_first_clients_statistics_are_in_the_gradients_of_all_groups() -> None:
-    """h_k is client k's parameters with client 0's statistics and batch counter beside them."""
-    state, _ = evidence(HCCT(include_buffers=True, group_buffers="first"), moves(), [2, 3, 5])
-    assert state.evidence is not None
-    products = state.evidence.products()
-
-    def vector(parameters: int, statistics: int) -> Tensor:
-        tensors = [moves()[parameters][n] for n in TWO.trainable] + [moves()[statistics][n] for n in TWO.buffers]
-        return torch.cat([*(t.reshape(-1) for t in tensors), torch.tensor([-float([2, 3, 5][statistics])])]).double()
-
-    g = [vector(i, i) for i in range(3)]
-    h = [vector(i, 0) for i in range(3)]
-    for i in range(3):
-        for k in range(3):
-            assert float(products.own[i, k]) == pytest.approx(float(g[i] @ g[k]))
-            assert float(products.toward[i, k]) == pytest.approx(float(g[i] @ h[k]))
-            assert float(products.among[i, k]) == pytest.approx(float(h[i] @ h[k]))

@@ -47,21 +47,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
     assert method.info(play.sim.round(play.states[1], 2)[0]).met[0] is True
 
 
-def test_a_client_may_prefer_what_it_trained_alone(springs: Any, value: Any) -> None:
-    """m = 4, -2, 1; three steps alone lead to 3.5, -1.75, .875.  FedAvg's warm-up leads to 1.
-
-    There F = 4.5, 4.5, 0, against .125, .031, .008 alone: only the third prefers w, which in the one round that is
-    judged hardly moves, for the first two are far from what they require on the same side, and pull apart.
-    """
-    world = springs(m=[4.0, -2.0, 1.0])
-    play = world.play(MAXFL(warmup=12, solo_rounds=3, preferred=True, local=STEP), 13)
-    w = value(play.params[-1])
-    assert w == pytest.approx(1.0, abs=0.01)
-    assert [value(play.own(c)) for c in range(3)] == pytest.approx([3.5, -1.75, w])
-    plain = world.play(MAXFL(warmup=12, solo_rounds=3, local=STEP), 13)
-    assert [value(plain.own(c)) for c in range(3)] == [w] * 3
-
-
 # ---------------------------------------------------------------- HCCT's form
 
 

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -219,21 +217,6 @@ def test_a_class_of_ones_own_is_written_with_its_place_and_settings(
     assert kept.value("Mine") > 0
 
 
-def test_methods_that_stand_in_different_rounds_have_no_difference_yet(tmp_path: Path) -> None:
-    """FedAvg ended with round 2, and FedProx was stopped after round 1."""
-
-    class Stops(Observer):
-        def ended_round(self, cell: Cell) -> None:
-            if cell.index == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        us.simulate(["fedavg", "fedprox"], **TINY, callback=Stops(), out=tmp_path / "r")
-    so_far = us.load_run(tmp_path / "r", unfinished=True)
-    assert so_far.value("fedprox") == so_far.curve("fedprox")[-1][1]
-    assert not [row for row in so_far.summary["rows"] if ".minus_" in row["metric"]]
-
-
 def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     class Stops(Observer):
         def ended_round(self, cell: Cell) -> None:
@@ -253,55 +236,6 @@ def test_ctrl_c_does_not_advise_to_resume_what_is_gone(tmp_path: Path) -> None:
     resumed = us.resume(tmp_path / "r")
     assert resumed.summary["fingerprint"] == us.simulate("fedavg", **TINY).summary["fingerprint"]
     assert us.resume(tmp_path / "r").rows == resumed.rows  # a cell that is run again
-
-
-SIGNALLED = """
-import json, os, random, signal, sys, threading, time
-import unskew as us
-
-settings = dict(data="digits", split=us.IID(num_clients=2), rounds=2, model="logistic")
-outside, draw = [], random.Random(0)
-signal.signal(signal.SIGTERM, lambda *_: outside.append(1))
-for k in range(2):  # which imports what a run needs: an import that is interrupted may not be had again
-    began = time.perf_counter()
-    us.simulate("fedavg", **settings, progress=False, out=f"{sys.argv[2]}/first-{k}")
-    took = time.perf_counter() - began
-
-def send(after_s, go):
-    go.wait()
-    time.sleep(after_s)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-heard = []
-for k in range(int(sys.argv[1])):
-    outside.clear()
-    go = threading.Event()
-    after_s = [draw.uniform(0, 0.005), draw.uniform(0, took), took + draw.uniform(-0.02, 0.005)][k % 3]
-    sender = threading.Thread(target=send, args=(after_s, go))
-    sender.start()
-    said = ""
-    try:
-        go.set()
-        us.simulate("fedavg", **settings, progress=k % 2 == 0, out=f"{sys.argv[2]}/{k}" if k % 4 else None)
-    except KeyboardInterrupt as stopped:
-        said = str(stopped)
-    sender.join()
-    heard.append([said, len(outside)])
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-print(json.dumps(heard))
-"""
-
-
-def test_a_signal_to_end_is_a_keyboard_interrupt_whenever_it_comes(tmp_path: Path) -> None:
-    """In the first milliseconds, in a round, at the end: it stops the run, or comes when the run has returned."""
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, "3", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    heard = json.loads(done.stdout)
-    assert all(bool(said) != bool(outside) for said, outside in heard), heard
-    assert all(said.startswith("stopped ") for said, _ in heard if said)
-    assert any(said for said, _ in heard)
 
 
 class OwnNet(nn.Module):
@@ -396,17 +330,6 @@ def test_a_transform_changes_training_examples_alone_and_anew_each_time() -> Non
     _, *rounds, _ = seen  # networks are probed before the first
     assert all(of and set(of) <= set(range(1, 10)) for of in rounds)
     assert len(set(map(tuple, rounds))) == len(rounds) == 3
-
-
-@pytest.mark.parametrize("executor", ["workers"])
-def test_a_transform_draws_the_same_on_every_executor(executor: str) -> None:
-    loss, same = (
-        us.simulate(
-            us.FedAvg(FAST), **ZEROS, model="logistic", runtime=us.Runtime(executor=of, workers=2, threads=1)
-        ).value("fedavg", "global.loss")
-        for of in ("sequential", executor)
-    )
-    assert loss == pytest.approx(same, rel=1e-5)
 
 
 # ---------------------------------------------------------------- refusals

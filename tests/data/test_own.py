@@ -13,12 +13,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 import unskew as us
-from unskew.data import Natural, federate, own
+from unskew.data import own
 from unskew.data.dataset import Dataset
 from unskew.data.preprocess import Preprocess
 from unskew.data.rows import as_tensor
 from unskew.errors import DataError
-from unskew.keys import Key
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
@@ -69,25 +68,6 @@ def test_a_test_part_is_taken_as_it_is() -> None:
 
 
 # ---------------------------------------------------------------- labels
-@pytest.mark.parametrize(
-    ("labels", "classes", "numbers"),
-    [
-        (np.array(["b", "a", "c"])[Y], ("a", "b", "c"), [1, 0, 2]),
-        (Y == 1, ("False", "True"), [0, 1, 0]),
-        ((Y == 1).tolist(), ("False", "True"), [0, 1, 0]),
-        (Y + 1, ("0", "1", "2", "3"), [1, 2, 3]),  # of arrays a number is a class's
-        (np.array([7, 900, 20])[Y], ("7", "20", "900"), [0, 2, 1]),  # too few for numbers of classes
-        (Y.astype(float), ("0", "1", "2"), [0, 1, 2]),
-        (
-            pandas.Categorical(np.array(["mild", "none", "bad"])[Y], ["none", "mild", "bad"], ordered=True),
-            ("none", "mild", "bad"),
-            [1, 0, 2],
-        ),
-    ],
-)
-def test_classes_are_numbered(labels: Any, classes: tuple[str, ...], numbers: list[int]) -> None:
-    data = own.dataset((X, labels), test=(X[:3], labels[:3]))
-    assert (data.classes, data.y_test.tolist()) == (classes, numbers)
 
 
 @pytest.mark.parametrize("make", FRAMES)
@@ -134,17 +114,6 @@ def test_a_row_is_named_where_its_owner_finds_it() -> None:
         own.dataset({"Ost": frame.fillna(0.0), "West": frame}, target="y")
     with pytest.raises(DataError, match="row 4 of the test rows"):
         own.dataset(frame.fillna(0.0), target="y", test=frame)
-
-
-def test_rows_keep_their_numbers_at_their_client() -> None:
-    data = own.dataset({"a": (X[:30], Y[:30]), "b": (X[30:], Y[30:])})
-    assert data.rows is not None
-    assert data.owners is not None
-    fed = federate(data, Natural(), Key(0))
-    for client, parts in enumerate(fed.clients):
-        assert np.array_equal(
-            as_tensor(data.x_train)[parts.train].numpy(), X[30 * client + data.rows[parts.train].numpy()]
-        )
 
 
 def refusals() -> dict[str, tuple[Callable[[], object], str]]:

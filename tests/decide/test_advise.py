@@ -26,7 +26,7 @@ from unskew.decide.crew import Here
 from unskew.decide.scores import Scores, difference, gain, together
 from unskew.decide.sites import Clock, Constraints, Sites, sites_of
 from unskew.decide.training import Training
-from unskew.errors import ConfigError, DataError, DataWarning, DivergedError, QuorumError, RunError
+from unskew.errors import DataError, DataWarning, DivergedError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, NamedMethod
 from unskew.report.stats import Difference
@@ -383,16 +383,6 @@ def test_fedavg_is_chosen_unless_another_is_clearly_better(simple: Advice) -> No
     assert choose([], simple.sites) == (None, ())
 
 
-def test_a_method_that_is_worse_by_chance_alone_is_not_chosen(simple: Advice) -> None:
-    """4 points worse, error 15: before, such a method was "within a standard error of the best", and so was chosen."""
-    sites = [[0.0, 1.0] * 5 for _ in range(4)]
-    best = _entry("best", *[[1.0] * 6 + [0.0] * 4 for _ in sites])
-    worse = _entry("worse", *[[0.0] * 4 + [1.0] * 6 if k else [0.0] * 6 + [1.0] * 4 for k in range(4)])
-    gap, error = difference(best.last, worse.last, RIGHT)
-    assert 0 < gap < error
-    assert choose([worse, best], simple.sites)[0] is best
-
-
 def test_groups_that_ifca_found_are_given_to_a_method_that_needs_no_luck(simple: Advice) -> None:
     sites = simple.sites
     here = Race(sites, 1, 1, Constraints(), lambda text: None)
@@ -494,21 +484,6 @@ def test_a_method_lost_under_a_fresh_seed_is_no_reason_to_train_alone(
     assert "(local rate 0.5, 1 local epoch, 2 rounds)" in str(of)
     kept = dataclasses.replace(of, check=dataclasses.replace(check, lost={}))
     assert (kept.verdict == "alone") == (gained == -0.2)
-
-
-@pytest.mark.usefixtures("one_rate")
-def test_where_no_round_fits_the_answer_is_to_train_alone() -> None:
-    of = advice(made(sites=3), seeds=1, max_megabytes=1e-6)
-    assert of.race.chosen is None
-    assert (of.verdict, of.family) == ("alone", "alone")
-    assert of.headline == "Train alone: no method could be trained within the limits."
-    assert of.experiment().methods[0].name == "independent"
-
-
-def test_a_folder_of_something_else_is_refused_before_any_work(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(RunError, match=r"has other files already \(mine\.txt\), and no advice; choose another --out"):
-        us.advise(made(), out=tmp_path, progress=False)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -748,12 +723,6 @@ def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_before
     methods, settings = us.FedAvg(local=LOCAL), {"rounds": 2}
     experiment, inputs = api.described(methods, settings, data=sites, test={**tested, "site A": enough}, task=task)
     assert sites_of(experiment, inputs).fed.num_clients == 4
-
-
-@pytest.mark.parametrize("given", [{"methods": "ditto"}, {"eval_every": 2}])
-def test_an_experiment_s_file_says_everything(given: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="says everything about the experiment"):
-        us.advise(tmp_path / "my.toml", progress=False, **given)
 
 
 # ---------------------------------------------------------------- what comes out

@@ -162,40 +162,6 @@ def rows(result: Result) -> dict[tuple[str, str, str], Row]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("_toy")
-def test_one_round_is_set_beside_many(folder: Path, tmp_path: Path) -> None:
-    alone = {"rounds": 3, "eval_every": 3}
-    parts = {"many": {"rounds": 3, "methods": {"oneshot": {"rounds_worth": 3}}}, "apart": alone}
-    asked = request("tradeoff", tmp_path, folder, on=["usps"], xi=[0.0, 0.385], parts=parts)
-    result = feddistr.overlap(asked)
-    found = rows(result)
-    at = "usps, xi 0"
-    names = {m for m, where, metric in found if (where, metric) == (at, "error")}
-    assert names == {*feddistr.BASELINES, "feddistr", "fedpft", "oneshot", "ensemble", "alone"}
-    assert found["feddistr", "usps, xi 0.385", "error"].paper == 0.4
-    assert found["moon", at, "error"].paper == 0.6
-    assert found["moon", "usps, xi 0.385", "error"].paper is None
-    # Four clients of five own one label of six.  Alone they know no other; what is imagined tells them all.
-    assert found["alone", at, "error"].ours > 0.7
-    assert found["feddistr", at, "error"].ours < 0.4
-    assert found["feddistr", at, "error.server"].ours < 0.2
-    # 3 rounds of a model down and up against embeddings of 16 numbers.
-    sent = found["fedavg", at, "bytes.total"].ours
-    assert sent == pytest.approx(3 * found["oneshot", at, "bytes.total"].ours)
-    assert sent == pytest.approx(6 * found["ensemble", at, "bytes.total"].ours, rel=0.05)
-    assert found["scaffold", at, "bytes.total"].ours > 1.9 * sent
-    assert found["feddistr", at, "embeddings.sent"].seeds == found["feddistr", at, "embeddings.kept"].seeds
-    assert found["split", at, "xi.realised"].ours == 0.0
-    assert found["split", "usps, xi 0.385", "xi.realised"].ours == pytest.approx(0.385, abs=0.05)
-    assert len(result.claims) == 8
-    once = {"feddistr", "feddistr (server)", "fedpft", "fedpft (server)", "oneshot", "ensemble"}
-    assert set(result.curves) == {*feddistr.BASELINES, *once}
-    assert [name for name, _ in result.figures] == ["rounds-usps-xi-0.svg", "rounds-usps-xi-0.385.svg"]
-    # Runs that are complete are read again.
-    assert feddistr.overlap(asked).rows == result.rows
-
-
 def test_a_class_wins_with_the_largest_mean_probability(folder: Path) -> None:
     """Constant members: logits (3, 0, 0, ...), (0, 1, 0, ...) and (0, 1, 0, ...).
 

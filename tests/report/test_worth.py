@@ -18,7 +18,7 @@ import unskew as us
 from unskew.cli import leave_out as command
 from unskew.decide import leave_out, sweep
 from unskew.decide.crew import Here
-from unskew.decide.leave_out import contributions, over_seeds
+from unskew.decide.leave_out import contributions
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.record.frame import RowResults
@@ -509,36 +509,11 @@ def test_a_gain_over_local_training_that_had_not_settled_is_ahead_so_far(
     assert bool(verdict.unsettled(r)) == bool(says)
 
 
-def test_of_many_clients_the_one_of_two_rows_that_lost_both_is_not_said_to_lose() -> None:
-    """Client s2 loses all of its two rows, which may be chance; s1, of 100 rows, loses 40 points."""
-    names, n = tuple(f"s{i}" for i in range(12)), (100, 100, 2, *[100] * 9)
-    r = record({"alone": {0: (0.5,) * 12}, "fed": {0: (0.9, 0.1, 0.0, *(0.5,) * 9)}}, names=names, n=n)
-    whole, by_client = results.gains(r), results.by_client(r)
-    assert whole.entries[0].cells[4:6] == ("1 of 12", "1")
-    assert [row.name for row in by_client.entries] == list(names)
-    assert by_client.entries[1].cells[-1].startswith("−40.00 [")
-
-
 def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
     r = record({"alone": STEADY, "fed": BETTER}, names=(*SITES, "Davos"), n=(100, 100, 16, 1))
     assert "No verdict on Davos: no test rows from which accuracy can be measured." in verdict.notes(r)
     some = replace(r, config='evaluate_clients = "cohort"')  # others were not asked for
     assert "Davos" not in " ".join(verdict.notes(some))
-
-
-# ---------------------------------------------------------------- results by client
-def test_each_client_has_a_row_with_every_method_s_result() -> None:
-    """Two sites of three seeds; under "fed" Bern has no result in the last: .75 +- .0707 of 2 of 3 seeds."""
-    r = record(
-        {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
-    )
-    table = results.by_client(r)
-    assert table.head[:4] == (("client", ""), ("test rows", ""), ("alone", "training alone, %"), ("fed", "%"))
-    assert table.head[4:] == (("fed gain", "percentage points"),)
-    assert [(row.name, *row.cells[:3]) for row in table.entries] == [
-        ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
-        ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),
-    ]
 
 
 # ---------------------------------------------------------------- leave one out
@@ -552,13 +527,6 @@ def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     got = [of[what]["seeds"] for what in ("to_others", "to_itself", "unadapted")]
     assert got == [pytest.approx([0.05]), pytest.approx([0.05]), pytest.approx([0.4])]
     assert worth.uncovered(whole).endswith("test examples: Genf has 16, so that one more right is 6.2 points")
-
-
-def test_seeds_that_agree_on_nothing_are_not_certain_of_it() -> None:
-    alike, apart = over_seeds((0.0, 0.0)), over_seeds((0.0, 0.02))
-    assert command._cell(alike, ACCURACY) == "0.00"
-    assert command._cell(apart, ACCURACY) == "+1.00 [−11.71, +13.71]"
-    assert (alike["low"], apart["low"] is None) == (None, False)
 
 
 def test_clients_known_by_number_are_matched_although_they_are_renumbered() -> None:

@@ -11,7 +11,6 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,11 @@ from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted, RunResult
-from unskew.run.notes import notes
+from unskew.signals import handled
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
 SEVERAL = 'methods = ["fedavg", { name = "fedavg", label = "fedper", personal = ["head"] }, "scaffold", "independent"]'
 SETTINGS = ("seeds=[0, 1]", "clients_per_round=3", "world.outage.late=0.1", "local.lr_schedule.name=constant")
-ROUNDS = 3
 REMEMBERS, SCAFFOLD = ("rounds=4", "runtime.checkpoint_every=1"), '[[methods]]\nname = "scaffold"\n'
 
 
@@ -111,19 +109,6 @@ def dies_in_fit(number: int) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- Ctrl-C
-@pytest.mark.parametrize("after", [ROUNDS, 3 * ROUNDS - 1])
-def test_a_run_stopped_and_resumed_ends_like_one_that_was_not(
-    after: int, several: Experiment, straight: dict[str, Any], tmp_path: Path
-) -> None:
-    """`after = ROUNDS` falls between two cells: the next one must not be begun twice."""
-    callback = Presses(after)
-    with pytest.raises(Interrupted, match="continue with: unskew run"):
-        loop.start(several, tmp_path / "run", callback)
-    stopping = [n for n in callback.notes if "own models" not in n]  # a warning of untrained models
-    assert stopping == ["stopping after this round; press Ctrl-C again to stop at once"]
-    assert not (tmp_path / "run" / "summary.json").exists()
-    assert not leftovers(tmp_path / "run")
-    assert contents(loop.resume(tmp_path / "run").folder) == straight
 
 
 @pytest.mark.parametrize(("times", "sign"), [(1, signal.SIGHUP), (2, signal.SIGTERM)])
@@ -178,6 +163,24 @@ def test_handlers_are_put_back(tiny: Callable[..., Experiment], tmp_path: Path) 
     with pytest.raises(Interrupted):
         loop.start(tiny("rounds=2"), tmp_path / "again", Presses(1, times=2))
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_that_comes_as_handlers_are_put_back_is_heard_by_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, outside, put = list[int](), list[int](), signal.signal
+
+    def outer(number: int, _frame: Any) -> None:
+        outside.append(number)
+
+    def late(number: int, handler: Any) -> Any:
+        if handler is outer:
+            signal.raise_signal(number)
+        return put(number, handler)
+
+    before = put(signal.SIGTERM, outer)
+    with handled([signal.SIGTERM], lambda number, _: inside.append(number)):
+        monkeypatch.setattr(signal, "signal", late)
+    put(signal.SIGTERM, before)
+    assert (inside, outside) == ([], [signal.SIGTERM])
 
 
 # ---------------------------------------------------------------- kill
@@ -367,21 +370,6 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
     (run / "config.toml").write_text(text)
     assert loop.resume(run).summary["fingerprint"] == whole
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
-
-
-def test_a_personal_part_that_the_network_does_not_have_is_noted(tiny: Callable[..., Experiment]) -> None:
-    """FedBN on a network without normalisation is FedAvg under another name, and so is what has statistics alone."""
-
-    def said(method: str, **task: Any) -> list[str]:
-        experiment = tiny(methods=f"[[methods]]\n{method}\n")
-        experiment = replace(experiment, task=replace(experiment.task, **task))
-        return list(notes(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
-
-    for wrapper in ("", '\nwith = ["clip_norm"]'):
-        (fedbn,) = said(f'name = "fedbn"{wrapper}')
-        assert "personal = ['norm'] selects no tensor of the network (it has no normalisation layer)" in fedbn
-    assert said('name = "fedper"') == said('name = "fedavg"') == []
-    assert said('name = "fedbn"', model="cnn_small", model_options={"norm": "batch"}) == []
 
 
 def test_other_surroundings_are_refused_unless_forced(

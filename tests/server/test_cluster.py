@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unskew.info import Placement
 from unskew.keys import Key
 from unskew.server.cluster import (
     CANCELLED,
@@ -143,39 +142,12 @@ def test_two_clients_merge_from_the_crossover_on() -> None:
     assert merge.utility == pytest.approx(-0.5 + math.sqrt(3))
 
 
-def test_a_group_weighs_gradients_by_examples() -> None:
-    """(1, 0) with D = 30, (0, 1) with D = 10: S = (30, 10), cosines 3 / sqrt 10 and 1 / sqrt 10, less alpha / 40."""
-    found = utilities(of([[1.0, 0.0], [0.0, 1.0]]), [30, 10], 8.0, [[0, 1]])
-    assert found == pytest.approx({0: 3 / math.sqrt(10) - 0.2, 1: 1 / math.sqrt(10) - 0.2})
-
-
-def test_leaving_one_out_two_orthogonal_clients_have_nothing_in_common() -> None:
-    """With itself in the group a client has cosine .707 with it (HC-A3); with the other alone, 0."""
-    k = of([[1.0, 0.0], [0.0, 1.0]])
-    with_itself = utilities(k, [5, 5], 0.0, [[0, 1]])
-    without = utilities(k, [5, 5], 0.0, [[0, 1]], leave_one_out=True)
-    assert list(with_itself.values()) == pytest.approx([math.sqrt(0.5)] * 2)
-    assert list(without.values()) == pytest.approx([0.0, 0.0])
-    assert utilities(k, [5, 5], 0.0, [[0], [1]], leave_one_out=True) == {0: 1.0, 1: 1.0}
-
-
 def test_opposite_gradients_leave_a_group_without_direction() -> None:
     """S = 0: cosines are 0, whatever rounding makes of |S|^2."""
     g = torch.randn(1, 50, generator=Key(3).generator(), dtype=torch.float64)
     k = of(torch.cat([g, -g / 3]))
     assert utilities(k, [10, 30], 0.0, [[0, 1]]) == {0: 0.0, 1: 0.0}
     assert partition(k, [10, 30], 1.0).groups == ((0,), (1,))
-
-
-def test_alpha_of_each_client_counts_for_that_client() -> None:
-    """Orthogonal, D = 10: a pair gains a_i/10 + a_j/10 - (a_i + a_j)/20 - .586 > 0 where a_i + a_j > 11.7."""
-    k = of(torch.eye(4))
-    (merge,) = partition(k, [10] * 4, (6.0, 0.0, 6.0, 0.0)).history
-    assert merge.merge == (0, 2)
-    assert merge.benefit == pytest.approx(0.6 - 2 + math.sqrt(2))
-    assert merge.utility == pytest.approx(2 + math.sqrt(2) - 0.6)
-    assert partition(k, [10] * 4, (6.0, 0.0, 5.0, 0.0)).groups == ((0,), (1,), (2,), (3,))
-    assert partition(k, [10] * 4, "size").groups == partition(k, [10] * 4, 10.0).groups
 
 
 # ---------------------------------------------------------------- invariants
@@ -190,11 +162,6 @@ def test_identical_gradients_are_one_group_for_any_alpha_above_zero(leave_one_ou
 
 
 # ---------------------------------------------------------------- ties, fixed groups, the whole tree
-def test_of_equal_pairs_the_one_with_the_smallest_members_merges_first() -> None:
-    """Two directions, three clients each, all of the same size: every pair inside a direction has the same benefit."""
-    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    history = partition(of(rows), [10] * 6, 1.0).history
-    assert [m.merge for m in history[:4]] == [(0, 2), (0, 4), (1, 3), (1, 5)]
 
 
 def test_ties_do_not_depend_on_rounding() -> None:
@@ -266,19 +233,6 @@ def test_a_part_of_every_groups_gradient_may_be_the_first_clients(seed: int, cli
         assert gain <= 1e-9
 
 
-def test_the_first_client_decides_who_agrees_with_a_group_by_a_part_of_its_own() -> None:
-    """g = (3, 0), (0, 4), (0, 4), the second coordinate copied from client 0, who has 0 there.
-
-    The group of clients 1 and 2 then has (0, 0): no direction, cosines 0, although both have the same gradient.
-    """
-    g = torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
-    products = Products.copied(of(g), of(g * torch.tensor([0.0, 1.0])))
-    assert list(utilities(products, [1, 1, 1], 0.0, [[1, 2]]).values()) == [0.0, 0.0]
-    assert list(utilities(of(g), [1, 1, 1], 0.0, [[1, 2]]).values()) == pytest.approx([1.0, 1.0])
-    assert partition(products, [1, 1, 1], 0.1).groups == ((0,), (1,), (2,))
-    assert partition(of(g), [1, 1, 1], 0.1).groups == ((0,), (1, 2))
-
-
 def test_a_client_that_cannot_be_compared_is_not_the_first_whose_part_is_copied() -> None:
     g = torch.tensor([[torch.nan, 0.0], [1.0, 1.0], [1.0, 1.0]])
     products = Products.copied(of(g), of(g * torch.tensor([1.0, 0.0])))
@@ -286,16 +240,6 @@ def test_a_client_that_cannot_be_compared_is_not_the_first_whose_part_is_copied(
 
 
 # ---------------------------------------------------------------- arrivals
-def test_an_arrival_joins_where_it_gains_most() -> None:
-    """Groups around (1, 0) and (0, 1); an arrival at 30 degrees joins the first, one opposite to both stays alone."""
-    rows = torch.tensor(
-        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [math.cos(0.52), math.sin(0.52)], [-1.0, -1.0]]
-    )
-    groups, placed = insert(of(rows), [10] * 6, 2.0, [[0, 1], [2, 3]], [4, 5])
-    assert groups == ((0, 1, 4), (2, 3), (5,))
-    assert [p.group for p in placed] == [0, None]
-    assert placed[0].benefit > 0
-    assert placed[1] == Placement(5, None, 0.0)
 
 
 @given(seed=st.integers(0, 2**32))

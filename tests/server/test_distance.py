@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from unskew.server.distance import (
@@ -55,13 +54,6 @@ def test_distances_by_hand(metric: DistanceMetric, expected: float) -> None:
     assert iid_distance(torch.stack([psi, UNIFORM]), UNIFORM, metric).tolist() == pytest.approx([expected, 0], abs=2e-6)
 
 
-@given(simplex, simplex)
-def test_w1_is_the_wasserstein_distance_of_ordered_classes(psi: Tensor, target: Tensor) -> None:
-    classes = list(range(len(psi)))
-    expected = wasserstein_distance(classes, classes, psi.numpy(), target.numpy())
-    assert iid_distance(psi, target, "w1").item() == pytest.approx(expected, abs=1e-9)
-
-
 @given(simplex, simplex, st.sampled_from(METRICS))
 def test_no_distribution_is_further_than_the_largest_distance(
     psi: Tensor, target: Tensor, metric: DistanceMetric
@@ -105,9 +97,3 @@ def test_lemma_2_is_the_distance_at_the_end_of_the_chain(chain: Tensor, target: 
         psi, size = learn(psi, size, h)
         simulated = iid_distance(psi, target)
         torch.testing.assert_close(chain_distance(chain[:k], target), simulated, rtol=1e-9, atol=1e-12)
-
-
-def test_lemma_2_by_hand() -> None:
-    """Two classes, (6, 0) and (1, 3): from uniform they miss (3, -3) and (-1, 1), together (2, -2), over 10: .2828."""
-    chain = torch.tensor([[6, 0], [1, 3]])
-    assert chain_distance(chain, torch.tensor([0.5, 0.5])).item() == pytest.approx(0.282843, abs=1e-6)

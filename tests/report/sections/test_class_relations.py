@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import by_hand
-import numpy as np
 import pytest
 from records import rewrite
 
-import unskew as us
-from unskew.info import ClassRelations
-from unskew.report import charts, read, tables
+from unskew.report import charts, read
 from unskew.report.section import Chart, Section
 from unskew.report.sections import class_relations
-from unskew.wrappers.base import Wrapped, wrap
 
 Info = dict[str, Any]
 Rows = Callable[[Chart], list[dict[str, Any]]]
@@ -115,19 +111,3 @@ def test_a_method_without_a_global_model_has_soft_labels_alone(tmp_path: Path, r
     (matrices,) = section.charts
     assert {r["panel"] for r in rows(matrices)} == {"SL, round 1", "SL, round 2", "SL, round 4"}
     assert section.lead == "No class relations for hcct+dw: no global model."
-
-
-# ---------------------------------------------------------------- a run that was run
-def test_what_a_run_records_is_drawn_alone_and_inside_groups() -> None:
-    inside: Wrapped = wrap(us.HCCT(alpha=40.0), us.DW(mu=0.1))
-    history = us.simulate(
-        {"avg": wrap(us.FedAvg(), us.DW(mu=0.1)), "inside": inside},
-        split=us.Dirichlet(alpha=0.5, num_clients=4), rounds=2, progress=False,
-    )  # fmt: skip
-    last = tables.reported(read(history.folder), "avg", ClassRelations)[0][2]
-    sl, cr = np.array(last.sl), np.array(last.cr)
-    # The facts have the distance from matrices that were not rounded to five digits.
-    assert float(((sl - cr) ** 2).sum() ** 0.5) == pytest.approx(last.distance, abs=1e-4)
-    assert sl.sum(axis=1) == pytest.approx(1, abs=1e-4)
-    section = _section(history.folder, "avg", "inside")
-    assert section.lead == "No class relations for inside: no global model."

@@ -29,7 +29,6 @@ from records import rewrite
 import unskew as us
 from unskew.info import DiffusionRound, adapter
 from unskew.record.logs import rows as written
-from unskew.record.reader import info_of, select
 from unskew.report import read
 from unskew.report.sections import cost, diffusion
 
@@ -237,18 +236,3 @@ def test_the_target_of_an_error_is_the_worst_of_the_best_ones_too(tmp_path: Path
         "A": (1,),
         "B": (2,),
     }
-
-
-def test_what_a_run_records_is_followed() -> None:
-    history = us.simulate(
-        {"FedAvg": us.FedAvg(), "FedDif": us.FedDif(epsilon=0.05, metric="tv", target="pooled")},
-        split=us.Dirichlet(alpha=0.1, num_clients=8), rounds=2, clients_per_round=3, world=us.World(channel=us.Radio()),
-        progress=False,
-    )  # fmt: skip
-    record = read(history.folder)
-    found = diffusion.diffusion(record, "FedDif")
-    assert found is not None
-    assert found.hops.mean >= 1
-    passes = {t: n for method, _, t, n, *_ in select(record, cost.SPENT) if method == "FedDif" and n}
-    iterations = {t: info.iterations for _, t, info in info_of(record, "FedDif", DiffusionRound)}
-    assert passes == iterations, "legs counted in the work are those FedDif counted"

@@ -56,8 +56,6 @@ ROUND: Info = {
     "privacy": {"epsilon": "no guarantee", **SEEN},
     **SAID,
 }
-COVERED: Info = {"privacy": {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client", **SEEN}}
-MIXTURES: Info = {"components": {"0": 2}, "privacy": {"epsilon": "no guarantee", **SEEN}, "ignored": []}
 
 
 def kind(info: Info) -> str:
@@ -158,16 +156,6 @@ def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Pat
         assert title in titles
 
 
-def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
-    def told(seed: int, t: int) -> Info:
-        privacy = {**COVERED["privacy"], "epsilon": 8.0 + seed}
-        found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
-        return found if t == 1 else SAID
-
-    (row,) = _section(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))).tables[0].entries
-    assert row.cells[:2] == ("0.70 (client 0)", "ε = 9 at δ = 1e-05. Covers the embeddings of one client.")
-
-
 # ---------------------------------------------------------------- alignment
 def test_matches_have_their_distance_and_what_came_of_them() -> None:
     assert [(m["pair"], m["distance"], m["state"]) for m in embeddings.matched(uploads())] == [
@@ -205,25 +193,6 @@ def test_pictures_are_made_of_the_embeddings(tmp_path: Path) -> None:
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(png))))
     assert pixels.shape == (8, 4 * 9, 3)
     assert (pixels[:, :8] == 128).all()
-
-
-@pytest.mark.parametrize(
-    ("info", "options", "why"),
-    [
-        ({"coordinates": "principal"}, {}, "more embeddings than a run’s record holds whole"),
-        ({}, {"prior": "hub:owner/name"}, "they take the prior hub:owner/name, and here that is none of unskew’s own"),
-        ({}, {"prior": "/nowhere"}, "they take the prior /nowhere"),
-        ({"embeddings": [[0.0, 1.0, 2.0]] * 6}, {}, "embeddings must have width 2, got 3"),
-    ],
-)
-def test_without_pictures_the_lead_says_why(tmp_path: Path, info: Info, options: Info, why: str) -> None:
-    folder = make_run(tmp_path / "run", {"feddistr": first_round({**ROUND, **info})})
-    said = made(folder, options)
-    assert isinstance(said, str)
-    assert said.startswith("No images are drawn for feddistr: ")
-    assert why in said
-    if not options:
-        assert why in _section(folder).lead
 
 
 def test_of_classes_and_embeddings_beyond_the_limit_those_with_the_most_images_are_drawn(

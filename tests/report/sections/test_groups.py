@@ -20,16 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import rewrite
 
-from unskew import simulate
-from unskew.algorithms import hcct
-from unskew.algorithms.ifca import IFCA
-from unskew.algorithms.independent import Independent
-from unskew.data.split import Dirichlet
 from unskew.info import ClientGroups
 from unskew.report import charts, read
 from unskew.report.section import Chart, Table
 from unskew.report.sections import groups
-from unskew.report.worth import alone
 
 Info = dict[str, Any]
 Rows = Callable[[Chart], list[dict[str, Any]]]
@@ -177,17 +171,3 @@ def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
     ]
     assert [title for title, _ in flsc.head] == ["client", "group", "accuracy", "gain over alone"]
     assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
-
-
-# ---------------------------------------------------------------- a run that was run
-def test_what_a_run_records_is_drawn() -> None:
-    history = simulate(
-        {"alone": Independent(), "HCCT": hcct.HCCT(alpha=40.0), "IFCA": IFCA(clusters=2)},
-        split=Dirichlet(alpha=0.1, num_clients=6), rounds=3, progress=False,
-    )  # fmt: skip
-    record = read(history.folder)
-    found = groups.grouping(record, "HCCT", alone(record))
-    assert found is not None
-    judged = found.judged[3]
-    assert len(judged.history) + len(judged.beyond) == 5
-    assert groups.merges_table(found).entries
