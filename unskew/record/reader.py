@@ -7,8 +7,9 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
@@ -22,11 +23,12 @@ from unskew.data.manifest import Ragged, part_in
 from unskew.errors import RunError
 from unskew.files import from_toml
 from unskew.info import TYPES, Info, adapter, ignored_of, info_type, warnings_of
-from unskew.record import database, logs, notes
+from unskew.record import database, logs
 from unskew.record.database import FILE, metrics, opened, rows
 from unskew.record.frame import Numbers, RowResults
 from unskew.record.logs import Bound, document, plain, read_text, refusal
 from unskew.tasks.measure import ACCURACY, Measure, described
+from unskew.words import beginning
 
 AnyInfo = TypeVar("AnyInfo", bound=Info)
 
@@ -284,7 +286,7 @@ def _read(folder: Path) -> Record:
         asked=tuple(measures[2:]),
         tested_rows=tested_rows,
         until=until,
-        notes=(*notes.sentences(before, [c.method for c in cells]), *notes.of_warnings(warned)),
+        notes=(*sentences(before, [c.method for c in cells]), *of_warnings(warned)),
         left_out=left_out,
         diverged=diverged,
     )
@@ -453,3 +455,34 @@ def _predicted(path: Path) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         return (document(path) if path.is_file() else None), ()
     except RunError:
         return None, (f"The forecast is left out: {path} is damaged; remove it.",)
+
+
+# ---------------------------------------------------------------- notes
+_NUMBER = re.compile(r"\d+(\.\d+)?%|\d+\.\d+")
+"""A measurement: whole numbers may name clients."""
+
+
+def sentences(texts: Iterable[str], methods: Sequence[str]) -> Iterator[str]:
+    """Notes from before a run as sentences; method labels keep their case."""
+    labels = tuple(f"{method}: " for method in methods)
+    for text in texts:
+        sentence = text if text.startswith(labels) else beginning(text)
+        yield sentence if text.endswith("?") else f"{sentence}."
+
+
+def of_warnings(warned: Iterable[tuple[str, str, int, int]]) -> Iterator[str]:
+    """Notes of methods, each (method, text, seed, round), merged over methods with the same one.
+
+    Of those that differ only in numbers, as between seeds, only the first is kept.
+    """
+    alike: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
+    for method, text, seed, at in warned:
+        alike.setdefault((method, _NUMBER.sub("", text)), []).append((text, seed, at))
+    methods: dict[str, list[str]] = {}
+    for (method, _), rounds in alike.items():
+        text, seed, at = rounds[0]
+        when = f"seed {seed}, round {at}"
+        when = when if len(rounds) == 1 else f"first at {when}, in {len(rounds):,} rounds of all seeds together"
+        when += ", with other numbers elsewhere" * (len({text for text, *_ in rounds}) > 1)
+        methods.setdefault(f"{text} ({when})", []).append(method)
+    yield from (f"{', '.join(labels)}: {text}" for text, labels in methods.items())
