@@ -41,7 +41,7 @@ from unskew.keys import in_turn
 from unskew.models.network import copied
 from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
-from unskew.run import loop, unchanged
+from unskew.run import documents, loop
 from unskew.run.cell import Cell, Observer, Several
 from unskew.run.failing import UNKEPT
 from unskew.run.folder import taken
@@ -286,7 +286,7 @@ def resume(
     """
     folder = user_path(folder)
     with stopped_as_python(folder) as stop, torch_left_alone(), watching(not progress) as watcher:
-        unchanged.require_run(folder)
+        documents.require_run(folder)
         rows = None if public is None else own.beside(public)
         inputs = dataclasses.replace(_given_again(folder, model, loss, transform, metrics), public=rows)
         listening = watcher if callback is None else Several(watcher, callback)

@@ -14,8 +14,8 @@ import unskew as us
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, fingerprint
 from unskew.run import loop, more_seeds
+from unskew.run.documents import EnvironmentChanged
 from unskew.run.loop import Interrupted
-from unskew.run.unchanged import EnvironmentChanged
 
 from .test_resume import Presses, contents, leftovers
 

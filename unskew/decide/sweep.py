@@ -169,7 +169,7 @@ def check(points: Sequence[Point]) -> None:
             setup = setups[key]
             feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
             for method in experiment.methods:
-                run_setup.check_method(experiment, method, setup, feds)
+                run_setup.check_method(run_setup.PreparedRun(experiment, setup, feds), method)
         except (ConfigError, DataError, ProtocolError) as error:
             raise type(error)(f"point {point.name}: {error}; nothing was run") from None
 

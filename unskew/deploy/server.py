@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,14 +26,13 @@ from unskew.experiment.config import Experiment, NamedMethod, TaskConfig, finger
 from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.local.sequential import Sequential
-from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
 from unskew.run import loop
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.progress import evaluated
-from unskew.run.setup import Setup
+from unskew.run.setup import PreparedRun, Setup
 from unskew.runtime.log import log, printable
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import ClientInfo, NetworkTransfer, Note, Transport, write
@@ -111,7 +110,7 @@ def serve(
     setup = replace(setup, executor=EXECUTOR)
     nothing = {experiment.seeds[0]: run_setup.with_own_data(setup.dataset, number, experiment.seeds[0])}
     for method in experiment.methods:
-        run_setup.check_method(experiment, method, setup, nothing)
+        run_setup.check_method(PreparedRun(experiment, setup, nothing), method)
     if deployment.data not in ("", setup.dataset.sha256):  # its accuracies would be on two test sets
         raise RunError("the server's data are not those that its run began with; put these back, or begin a new run")
     deployment.data = setup.dataset.sha256
@@ -282,24 +281,16 @@ class OverNetwork(run_setup.Backend):
         experiment.cohort(number)
         return run_setup.with_own_data(setup.dataset, number, seed, self.names)
 
-    def check_method(
-        self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
-    ) -> None:
+    def check_method(self, run: PreparedRun, method: NamedMethod) -> None:
         """Raise the errors of a first round that can be seen without the clients' data."""
-        run_setup.played(experiment, method, experiment.seeds[0], self.membership.config.num_clients, simulated=False)
-        run_setup.check_method(experiment, method, setup, feds)
+        number = self.membership.config.num_clients
+        run_setup.played(run.experiment, method, run.experiment.seeds[0], number, simulated=False)
+        run_setup.check_method(run, method)
 
-    def runtime(
-        self,
-        experiment: Experiment,
-        method: NamedMethod,
-        setup: Setup,
-        fed: FederatedData,
-        cell: int,
-        pool: JobPool | None,
-    ) -> tuple[Driver[Any], FederatedData]:
+    def runtime(self, run: PreparedRun, cell: int) -> tuple[Driver[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
-        seed, _ = run_setup.cells(experiment)[cell]
+        experiment, setup, (seed, method) = run.experiment, run.setup, run_setup.cells(run.experiment)[cell]
+        fed = run.feds[seed]
         trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
         of_server: dict[str, Any] = {
             "server_trainer": trainer,

@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from unskew import wire
-from unskew.data.federated import FederatedData
 from unskew.errors import ConfigError
-from unskew.experiment.config import Experiment
 from unskew.info import AbandonedRound, Info
 from unskew.local.executor import Columns
-from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId, hook
 from unskew.record.database import Database
 from unskew.record.logs import DivergedRow
@@ -28,7 +25,7 @@ from unskew.run.checkpoint import BEGINNING
 from unskew.run.evaluation import OwnModels, eval_set, on_own_rows
 from unskew.run.folder import document_hashes
 from unskew.run.metrics import Metric
-from unskew.run.setup import Backend, Setup
+from unskew.run.setup import Backend, PreparedRun
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import Driver
 
@@ -123,12 +120,10 @@ def _hears(function: Callable[["Cell"], object]) -> Observer:
 
 # ---------------------------------------------------------------- what is watched
 @dataclass(eq=False)
-class LiveRun:
+class LiveRun(PreparedRun):
     """A run in progress.
 
     Attributes:
-        experiment, setup: The experiment, and the parts that all cells share.
-        feds: The division of the data, by seed.
         folder: The run's folder.
         callback: Observer given by the caller; it also gets notes.
         stop: Set by a request to stop.
@@ -138,19 +133,14 @@ class LiveRun:
         position: Cells that are done, for the next checkpoint.
         diverged: Cells that diverged.
         begun: Start of the run on the monotonic clock, without its pauses, s.
-        pool: Its worker processes.
         noted: Notes already shown.
     """
 
-    experiment: Experiment
-    setup: Setup
-    feds: dict[int, FederatedData]
     folder: Path
     callback: Observer
     stop: threading.Event
     backend: Backend
     saved: checkpoint.Position | None = None
-    pool: JobPool | None = None
     noted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -199,7 +189,7 @@ class Cell:
         self.seed, self.method = run.cells[index]
         self.experiment, self.setup, self.fed = run.experiment, run.setup, run.feds[self.seed]
         self.sim: Driver[Any]
-        self.sim, train = run.backend.runtime(self.experiment, self.method, self.setup, self.fed, index, run.pool)
+        self.sim, train = run.backend.runtime(run, index)
         elsewhere = self.sim.clients.remote and self.experiment.val_fraction > 0.0
         self.eval_set = eval_set(self.setup.task, self.fed, self.setup.device, validates=elsewhere)
         self.pooled = train is not self.fed

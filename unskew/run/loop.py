@@ -21,7 +21,7 @@ from unskew.local.executor import FIRST
 from unskew.local.workers.pool import JobPool
 from unskew.protocol import ClientId
 from unskew.record.logs import CLOCK, VIRTUAL_CLOCK, DivergedRow, require_none_diverged, why_diverged
-from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers, unchanged
+from unskew.run import attack, checkpoint, documents, failing, more_seeds, recording, trackers
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation, LiveRun, Observer
 from unskew.run.evaluation import evaluate, evaluated_clients, needs_own_models, own_models
@@ -81,12 +81,11 @@ def start(
         RunError: If the folder exists or cannot be written, or (Interrupted) the user stopped the run.
     """
     trackers.check(experiment.track)
-    setup = backend.prepare(experiment)
-    feds = run_setup.divide_all(experiment, setup, backend)
-    create(folder, documents.of_run(folder, experiment, setup, feds, command))
+    run = run_setup.prepared(experiment, backend)
+    create(folder, documents.of_run(folder, run, command))
     with locked(folder):
         callback, stop = callback or Observer(), stop or threading.Event()
-        return _Loop(LiveRun(experiment, setup, feds, folder, callback, stop, backend)).go()
+        return _Loop(LiveRun(experiment, run.setup, run.feds, folder, callback, stop, backend)).go()
 
 
 def resume(
@@ -117,13 +116,13 @@ def resume(
         RunError: If the folder is not a run, was changed, has links in it, or needs another backend.
         EnvironmentChanged: If versions, device, threads or executor have changed.
     """
-    unchanged.require_run(folder, backend, settings)
+    documents.require_run(folder, backend, settings)
     with locked(folder):
         if (folder / "summary.json").exists():
-            unchanged.require_same_settings(folder)
+            documents.require_same_settings(folder)
             return RunResult(folder, read_json(folder / "summary.json"))
         callback, stop = callback or Observer(), stop or threading.Event()
-        return _Loop(unchanged.reopened(folder, callback, stop, backend, force, allow_code, settings)).go()
+        return _Loop(documents.reopened(folder, callback, stop, backend, force, allow_code, settings)).go()
 
 
 # ---------------------------------------------------------------- the run
@@ -261,7 +260,7 @@ class _Loop:
         """Start the run's worker processes, if its executor has any."""
         run = self.run
         try:
-            return run_setup.pool(run.experiment, run.setup, run.feds, run.callback.note)
+            return run_setup.pool(run, run.callback.note)
         except WorkerError as error:
             raise WorkerError(f"{error}; {failing.going_on(run)}") from error
 

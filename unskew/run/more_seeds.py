@@ -16,11 +16,11 @@ from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import Experiment, UntilDecided, load, to_toml, until_of
 from unskew.record import database
 from unskew.record.frame import Numbers
-from unskew.run import checkpoint, decide, documents, unchanged
+from unskew.run import checkpoint, decide, documents
 from unskew.run.cell import LiveRun
 from unskew.run.folder import DOCUMENTS, create, is_deployed, locked, read_json, refuse_links
 from unskew.run.metrics import last_name, summarise
-from unskew.run.setup import IN_PROCESS, divide_all
+from unskew.run.setup import IN_PROCESS, prepared
 from unskew.words import listed
 
 
@@ -115,8 +115,8 @@ def add(
     if is_deployed(folder):
         raise RunError(f"{folder} is a run over a network; its clients know its seeds, so begin another")
     with locked(folder):
-        was = unchanged.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
-        unchanged.require_same_settings(folder)
+        was = documents.with_data_found(folder, load(folder / "config.toml", allow_code=allow_code))
+        documents.require_same_settings(folder)
         saved = checkpoint.latest(folder)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint to go on from; begin another")
@@ -124,11 +124,10 @@ def add(
         if own != Path(own).name:
             raise RunError(f"{folder / 'config.toml'}: task.data must name a file of the folder, got run:{own}")
         experiment = more(was)
-        setup = IN_PROCESS.prepare(experiment)
-        unchanged.require_same_environment(folder, experiment, setup, force)
-        feds = divide_all(experiment, setup, IN_PROCESS)
-        texts = documents.of_run(out, experiment, setup, feds, " ".join(sys.argv))
-        unchanged.require_same_data(folder, {seed: feds[seed] for seed in was.seeds})
+        run = prepared(experiment, IN_PROCESS)
+        documents.require_same_environment(folder, experiment, run.setup, force)
+        texts = documents.of_run(out, run, " ".join(sys.argv))
+        documents.require_same_data(folder, {seed: run.feds[seed] for seed in was.seeds})
         hashes = {name: hashlib.sha256(str(texts[name]).encode()).hexdigest() for name in DOCUMENTS}
         position = replace(saved, documents=hashes)
 

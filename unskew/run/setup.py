@@ -519,6 +519,22 @@ def simulator(
 
 
 # ---------------------------------------------------------------- where the clients are
+@dataclass(eq=False)
+class PreparedRun:
+    """What the cells of a run share.
+
+    Attributes:
+        experiment, setup: The experiment, and its parts.
+        feds: The division of the data, by seed.
+        pool: Its worker processes.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    feds: dict[int, FederatedData]
+    pool: JobPool | None = field(default=None, kw_only=True)
+
+
 class Backend:
     """The place where clients run; the base class is this process and its workers.
 
@@ -539,39 +555,31 @@ class Backend:
         """Divide the data; clients that keep their examples to themselves have none in the result."""
         return divide(experiment, setup.dataset, seed)
 
-    def check_method(
-        self, experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]
-    ) -> None:
+    def check_method(self, run: PreparedRun, method: NamedMethod) -> None:
         """Raise the errors that the first round would raise."""
-        check_method(experiment, method, setup, feds)
+        check_method(run, method)
 
-    def runtime(
-        self,
-        experiment: Experiment,
-        method: NamedMethod,
-        setup: Setup,
-        fed: FederatedData,
-        cell: int,
-        pool: JobPool | None,
-    ) -> tuple[Driver[Any], FederatedData]:
-        """The runtime of a cell, and the clients the method trains."""
-        seed, _ = cells(experiment)[cell]
-        return simulator(experiment, method, setup, fed, seed, (pool, cell) if pool else None)
+    def runtime(self, run: PreparedRun, cell: int) -> tuple[Driver[Any], FederatedData]:
+        """The runtime of a cell, by its number, and the clients the method trains."""
+        seed, method = cells(run.experiment)[cell]
+        workers = (run.pool, cell) if run.pool else None
+        return simulator(run.experiment, method, run.setup, run.feds[seed], seed, workers)
 
 
 IN_PROCESS = Backend()
 
 
-def divide_all(experiment: Experiment, setup: Setup, backend: Backend) -> dict[int, FederatedData]:
-    """Divide the examples among the clients, by seed, and check every method on them.
+def prepared(experiment: Experiment, backend: Backend) -> PreparedRun:
+    """Prepare a run, divide the examples among the clients, by seed, and check every method on them.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
     """
-    feds = {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds}
+    setup = backend.prepare(experiment)
+    run = PreparedRun(experiment, setup, {seed: backend.divide(experiment, setup, seed) for seed in experiment.seeds})
     for method in experiment.methods:
-        backend.check_method(experiment, method, setup, feds)
-    return feds
+        backend.check_method(run, method)
+    return run
 
 
 # ---------------------------------------------------------------- workers
@@ -580,13 +588,8 @@ def cells(experiment: Experiment) -> list[tuple[int, NamedMethod]]:
     return [(seed, method) for seed in experiment.seeds for method in experiment.methods]
 
 
-@dataclass(frozen=True, eq=False)
-class Opener:
+class Opener(PreparedRun):
     """Opens a cell of a run in a worker; called with the cell's number."""
-
-    experiment: Experiment
-    setup: Setup
-    feds: Mapping[int, FederatedData]
 
     def __call__(self, index: int) -> WorkerSetup:
         """Build the method, the data on their device, and the clients' metadata."""
@@ -600,39 +603,33 @@ class Opener:
         return dataclasses.replace(self, setup=dataclasses.replace(self.setup, device=device))
 
 
-def pool(
-    experiment: Experiment,
-    setup: Setup,
-    feds: Mapping[int, FederatedData],
-    note: Callable[[str], None],
-) -> JobPool | None:
+def pool(run: PreparedRun, note: Callable[[str], None]) -> JobPool | None:
     """The run's worker processes, if its executor has any; call it before any thread starts."""
-    start = setup.executor_kind.start
+    start, opener = run.setup.executor_kind.start, Opener(run.experiment, run.setup, run.feds)
     if start is None:
         return None
-    model_bytes = sum(t.numel() * t.element_size() for t in setup.task.init(Key(0)).values())
-    processes: JobPool = start(
-        PoolParts(Opener(experiment, setup, feds), experiment.runtime.workers, model_bytes, note)
-    )
+    model_bytes = sum(t.numel() * t.element_size() for t in run.setup.task.init(Key(0)).values())
+    processes: JobPool = start(PoolParts(opener, run.experiment.runtime.workers, model_bytes, note))
     return processes
 
 
-def check_method(experiment: Experiment, method: NamedMethod, setup: Setup, feds: Mapping[int, FederatedData]) -> None:
+def check_method(run: PreparedRun, method: NamedMethod) -> None:
     """Raise the errors that the first round would raise; with remote examples those that do not depend on them.
 
     Raises:
         ConfigError, DataError, ProtocolError: As in a run, naming the method.
     """
+    setup = run.setup
     try:
         check_prior(method, setup)
         _check_networks(method, setup)
-        known = any(fed.split["name"] != OWN_DATA for fed in feds.values())
+        known = any(fed.split["name"] != OWN_DATA for fed in run.feds.values())
         if known:
             _check_inputs(method, setup)
-        if hook(method.method, "needs_public") and not experiment.public:
+        if hook(method.method, "needs_public") and not run.experiment.public:
             raise ConfigError(f"it needs public data; {NO_PUBLIC.partition('; ')[2]}")
-        for i, (seed, fed) in enumerate(feds.items()):
-            sim, train = simulator(experiment, method, setup, fed, seed)
+        for i, (seed, fed) in enumerate(run.feds.items()):
+            sim, train = simulator(run.experiment, method, setup, fed, seed)
             if known and (check_examples := hook(method.method, "check_examples")) is not None:
                 check_examples(int(train.label_counts.sum(1).max()))
             if i == 0:

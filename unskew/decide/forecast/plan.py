@@ -97,7 +97,7 @@ def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecas
     setup = run_setup.prepare(experiment)
     feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
     for method in experiment.methods:
-        run_setup.check_method(experiment, method, setup, feds)
+        run_setup.check_method(run_setup.PreparedRun(experiment, setup, feds), method)
     costs = forecast(experiment, setup, feds)
     if cluster is not None:
         costs = dataclasses.replace(costs, nodes=cluster.nodes, limit=cluster.memory)
