@@ -115,6 +115,7 @@ def test_no_single_example_decides_whether_training_ends(far: float) -> None:
 def test_without_noise_and_clipping_full_batches_train_as_without_the_wrapper(case: str) -> None:
     plain = simulator(case, "perceptron").method
     plain = dataclasses.replace(plain, local=dataclasses.replace(plain.local, batch_size=None, local_epochs=3))
+    plain = wrap(plain, us.KeepOptimizer()) if "momentum" in case else plain
     models = []
     for method in (plain, wrap(plain, DPSGD(clip=math.inf, noise_multiplier=0.0, share=1.0))):
         sim = simulator(case, "perceptron", method=method)

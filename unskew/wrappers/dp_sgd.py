@@ -56,6 +56,7 @@ from unskew.tasks.needs import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
 from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise
+from unskew.wrappers.keep_optimizer import KeepOptimizer
 
 ROOM = 2**24
 """Numbers of examples' gradients that are held at once."""
@@ -140,12 +141,14 @@ class DPSGD(ClientNoise):
         self.check_replies(method)
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse outer wrappers whose clients may send more, or that have their own noise.
+        """Refuse outer wrappers whose clients may send more, that have their own noise, or that change training.
 
         Raises:
             ConfigError: If so.
         """
         super().check_around(method, whole)
+        if isinstance(whole, Wrapped) and isinstance(whole.by, KeepOptimizer):
+            raise ConfigError("KeepOptimizer sees no training of DPSGD's that it could go on with; put it before DPSGD")
         if isinstance(whole, Wrapped) and hook(whole.by, "planned") is not None and not isinstance(whole.by, DPSGD):
             raise ConfigError(
                 f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
@@ -157,22 +160,17 @@ class DPSGD(ClientNoise):
         Raises:
             ConfigError: If it is not.
         """
-
-        def refuse(why: str) -> ConfigError:
-            return ConfigError(
-                f"DPSGD covers one local training in a step, and step {step!r} of {name_of(method)} {why}"
-            )
-
+        where = f"DPSGD covers one local training in a step, and step {step!r} of {name_of(method)}"
         if not isinstance(request, Sgd):
-            raise refuse(f"reads the client's data in its own loop ({type(request).__name__})")
+            raise ConfigError(f"{where} reads the client's data in its own loop ({type(request).__name__})")
         if before:
-            raise refuse("asks for a second one")
+            raise ConfigError(f"{where} asks for a second one")
         if request.examples is not None or request.rows is not None:
-            raise refuse("trains on chosen examples")
+            raise ConfigError(f"{where} trains on chosen examples")
         if any(sees_features(term) for term in request.terms):
-            raise refuse("has a term that reads batches, whose gradient has no bound")
+            raise ConfigError(f"{where} has a term that reads batches, whose gradient has no bound")
         if self.steps_in(request.config) != self.steps_in(method.local):
-            raise refuse("trains longer or shorter than its setting `local` says")
+            raise ConfigError(f"{where} trains longer or shorter than its setting `local` says")
         return request
 
     def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
@@ -301,13 +299,13 @@ def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
     vector = torch.cat([params[name].flatten() for name in names])
     shapes = [params[name].shape for name in names]
     params |= dict(zip(names, views(vector, shapes), strict=True))
-    update, key = optimiser(config, lr, vector, lambda v: views(v, shapes)), me.private / "dp sgd"
+    state, key = {n: t.clone() for n, t in (job.state or {}).items()}, me.private / "dp sgd"
+    update = optimiser(config, lr, vector, lambda v: views(v, shapes), state)
     at_once = max(1, min(n, ROOM // max(vector.numel(), 1)))
     steps, seen, losses = by.steps_in(config), 0, 0.0
     for i in range(steps):
         rows = batch(key / "batch" / i, n, by.share).to(device)
-        total = torch.zeros_like(vector)
-        loss = 0.0
+        total, loss = torch.zeros_like(vector), 0.0
         for j, part in enumerate(torch.split(rows, at_once) if len(rows) else ()):
             with (key / "draws" / i / j).ambient(device):
                 each, values = local.example_gradients(params, names, part, key / "augment" / i / j)
@@ -331,7 +329,7 @@ def train(local: Local, by: DPSGD, me: Me, job: Sgd) -> Fitted | None:
             f"infinite at learning rate {lr:g}; lower lr or clip"
         )
     trained = {name: params[name].clone().to(t.device) for name, t in job.start.items()}
-    return Fitted(trained, steps, lr, losses / steps, seen)
+    return Fitted(trained, steps, lr, losses / steps, seen, None if job.state is None else state)
 
 
 def _of_terms(job: Sgd, params: Params, names: list[str]) -> Tensor:
