@@ -173,7 +173,7 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
         assert abs(report["estimates"][k] - truth) < 3 * report["errors"][k], name
     assert "Importance" not in info
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "What the models go by" in page
+    assert "Effects of columns" in page
     assert "Decision curve, FedAvg" in page
 
 

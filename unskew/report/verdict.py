@@ -268,11 +268,11 @@ def set_apart(record: Record) -> str:
             if own[key] != settings[base][key]:
                 differing.setdefault(key, {}).setdefault(own[key], []).append(label)
     parts = [
-        f"{key} is {', '.join(f'{value} for {listed(those)}' for value, those in by_value.items())} and "
+        f"{key} is {', '.join(f'{value} for {listed(those)}' for value, those in by_value.items())}, "
         f"{settings[base][key]} for {base}"
         for key, by_value in sorted(differing.items())
     ]
-    return f"Not only the methods differ: {'; '.join(parts)}." if parts else ""
+    return f"Settings differ, too: {'; '.join(parts)}." if parts else ""
 
 
 def _training(method: Mapping[str, Any]) -> dict[str, str]:

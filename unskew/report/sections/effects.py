@@ -48,7 +48,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
         lead.append("Of the other models: what shuffling a column among the test rows costs")
         drawn.append(_importances(record, others, marks))
     words = " ".join(f"{text}." for text in lead)
-    return Section.of("What the models go by", words, drawn, [_table(linear) if linear else None]) if lead else None
+    return Section.of("Effects of columns", words, drawn, [_table(linear) if linear else None]) if lead else None
 
 
 def reported(record: Record, methods: Sequence[str]) -> dict[str, list[Effects]]:

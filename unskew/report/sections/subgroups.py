@@ -24,7 +24,7 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     method = shown if shown in curves else next(iter(curves), None)
     drawn = [] if method is None else _site_charts(record, method, curves[method])
     lead = "Each client’s own model on its held-out rows, after the last round."
-    return Section.of("For whom the models work", lead, drawn, [_table(record, groups)])
+    return Section.of("Subgroups and sites", lead, drawn, [_table(record, groups)])
 
 
 def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
