@@ -1,9 +1,12 @@
 """The grid of the conformance suite as pytest knows it: every case on every network, or each on one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
-from recipe import CASES, NETWORKS
+from recipe import CASES, NETWORKS, make
+
+from unskew import wire
 
 GRID = [(case, network) for case in CASES for network in NETWORKS]
 
@@ -39,3 +42,13 @@ def one_network_each(
         scope="module",
         ids=[f"{c}, on {n}" for c in cases for n in NETWORKS],
     )
+
+
+def one_of_a_kind(cases: Iterable[str]) -> list[Any]:
+    """The cases as parameters; those whose messages another one before them has, too, are for `make test-slow`."""
+    seen, params = set(), []
+    for case in cases:
+        kinds = frozenset((s.message, s.reply) for s in wire.signatures(make(case)).values())
+        params.append(pytest.param(case, marks=pytest.mark.slow if kinds in seen else ()))
+        seen.add(kinds)
+    return params

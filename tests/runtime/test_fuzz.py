@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from grid import one_of_a_kind
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recipe import CASES, rounds, simulator
@@ -64,7 +65,7 @@ def mutated(data: bytes, other: bytes, draw: random.Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if ", " in c else ()) for c in CASES])
+@pytest.mark.parametrize("case", one_of_a_kind(CASES))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 32))
 def test_a_mutilated_message_is_refused_or_of_its_type(case: str, seed: int) -> None:
