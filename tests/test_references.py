@@ -31,7 +31,7 @@ def test_a_method_that_starts_a_shell_or_deletes_a_folder_is_not_called(tmp_path
     shell = {"name": "unskew.local.workers.worker:started", "order": order}
     for method in (shell, {"name": "unskew.run.folder:remove", "path": str(tmp_path / "precious")}):
         with pytest.raises(ConfigError, match="must be a class with init, round, serve"):
-            config.parse({"rounds": 1, "method": method})
+            config.parse({"rounds": 1, "methods": [method]})
     assert [p.name for p in tmp_path.iterdir()] == ["precious"]
 
 
@@ -201,4 +201,4 @@ def test_installed_registries_need_no_permission(ran: Path, tmp_path: Path, monk
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[unskew.algorithms]\nforeign = foreign_code:Mine\n")
     for name in ("unskew:FedAvg", "unskew.algorithms.fedavg:FedAvg", "foreign", "foreign_code:Mine"):
-        assert config.parse({"rounds": 1, "method": {"name": name}}).methods[0].name == name
+        assert config.parse({"rounds": 1, "methods": [{"name": name}]}).methods[0].name == name

@@ -70,7 +70,7 @@ def test_a_method_that_cannot_learn_a_kind_is_refused_before_any_work(kind: str)
     for name, needs in NEED_OF.items():
         if able.issuperset(needs):
             continue
-        table = {"rounds": 1, "task": {"kind": kind}, "method": {"name": name}}
+        table = {"rounds": 1, "task": {"kind": kind}, "methods": [{"name": name}]}
         with pytest.raises(ConfigError, match=f"^{name} needs .*, which task.kind = '{kind}' has not"):
             parse(table)
 
@@ -82,4 +82,4 @@ def test_needs_are_words_that_are_known_and_are_found_in_terms_and_wrappers() ->
     assert needs_of(us.FedUV()) == ("classifier", "features")
     assert needs_of(us.FedAvg()) == ()
     with pytest.raises(ConfigError, match=r"; set task\.bins$"):
-        parse({"rounds": 1, "task": {"kind": "regression"}, "method": {"name": "feddif"}})
+        parse({"rounds": 1, "task": {"kind": "regression"}, "methods": [{"name": "feddif"}]})

@@ -15,7 +15,7 @@ from unskew.deploy.settings import Site
 from unskew.errors import DataError
 from unskew.runtime.client import ClientRuntime
 
-BASE = {"rounds": 1, "method": {"name": "fedavg"}, "split": {"name": "iid", "num_clients": 2}}
+BASE = {"rounds": 1, "methods": [{"name": "fedavg"}], "split": {"name": "iid", "num_clients": 2}}
 ARRAYS = {"x_train": np.zeros((40, 8, 8), np.uint8), "y_train": np.arange(40) % 10}
 
 
@@ -57,7 +57,7 @@ def secret(folder: Path) -> Path:
         {"task": {"data": "mnist", "data_dir": "/there/x"}},
         {"task": {"data": "wisdm", "data_dir": "/there/x"}, "split": {"name": "natural"}},
         {"split": {"name": "manifest", "path": "/there/x"}},
-        {"method": {"name": "fedpft", "prior": "/there/x"}},
+        {"methods": [{"name": "fedpft", "prior": "/there/x"}]},
     ],
     ids=lambda experiment: json.dumps(experiment)[:60],
 )
@@ -70,7 +70,7 @@ def test_no_path_in_an_experiment_is_looked_at(experiment: dict[str, object], al
 
 
 @pytest.mark.parametrize(
-    "experiment", [{"task": {"data": "hub:mnist"}}, {"method": {"name": "fedpft", "prior": "hub:a/b"}}]
+    "experiment", [{"task": {"data": "hub:mnist"}}, {"methods": [{"name": "fedpft", "prior": "hub:a/b"}]}]
 )
 def test_nothing_is_downloaded_because_a_coordinator_asks_for_it(
     experiment: dict[str, object], allow: Path, tmp_path: Path

@@ -33,7 +33,7 @@ def client(folder: Path, number: int, images: Path, options: dict[str, object], 
     here.mkdir()
     experiment = {
         "rounds": 1,
-        "method": {"name": "fedavg"},
+        "methods": [{"name": "fedavg"}],
         "task": {"data": "images:coordinators", "model": "cnn_small", "data_options": options},
     }
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))
@@ -73,7 +73,7 @@ def test_noise_on_examples_needs_constants_that_no_image_moves(tmp_path: Path) -
     """DPSGD clips single examples: with its own mean, one image moves the others of its client."""
     here = client(tmp_path, 0, pictures(tmp_path / "own", *CLASSES), {})
     experiment = tomllib.loads((here / "experiment.toml").read_text())
-    del experiment["method"]
+    del experiment["methods"]
     noised = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": 1.0, "share": 0.5, "delta": 0.01}]}
     experiment |= {"methods": [noised], "evaluate": ["global"]}
     (here / "experiment.toml").write_text(tomli_w.dumps(experiment))

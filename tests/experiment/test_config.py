@@ -102,7 +102,7 @@ def test_a_manifest_is_looked_for_beside_its_file_by_a_bare_name_only(
 
     def path(written: str, *overrides: str) -> str:
         (here / "e.toml").write_text(
-            f'rounds = 1\nsplit = {{ name = "manifest", path = "{written}" }}\nmethod = {{ name = "fedavg" }}'
+            f'rounds = 1\nsplit = {{ name = "manifest", path = "{written}" }}\nmethods = ["fedavg"]'
         )
         split = config.load(Path("here/e.toml"), overrides).split
         assert isinstance(split, FromManifest)
@@ -257,7 +257,7 @@ def test_what_is_spelled_out_reads_back_equal(
     name: str, local: dict[str, Any], split: dict[str, Any], top: dict[str, Any]
 ) -> None:
     fits = {"d2d_before_global": True} if name == "tthf" else {}  # or it wants two local epochs
-    first = config.parse({**top, "split": split, "method": {"name": name, **fits, "local": local}})
+    first = config.parse({**top, "split": split, "methods": [{"name": name, **fits, "local": local}]})
     again = config.parse(tomllib.loads(config.to_toml(first)))
     assert again == first
     assert config.fingerprint(again) == config.fingerprint(first)

@@ -350,7 +350,7 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
         "rounds": 4,
         "task": {"data": f"npz:{tmp_path / 'here.npz'}", "model": "logistic"},
         "split": {"name": "iid", "num_clients": 2},
-        "method": {"name": "fedavg"},
+        "methods": [{"name": "fedavg"}],
         "runtime": {"executor": "sequential"},
     }
     whole = loop.start(parse(raw), tmp_path / "whole").summary["fingerprint"]
@@ -428,7 +428,7 @@ def test_data_are_found_where_the_run_was_begun(tmp_path: Path, monkeypatch: pyt
     split = {"name": "iid", "num_clients": 2}
     task = {"data": "npz:d.npz", "model": "logistic"}
     monkeypatch.chdir(home)
-    experiment = parse({"rounds": 2, "task": task, "split": split, "method": "fedavg"})
+    experiment = parse({"rounds": 2, "task": task, "split": split, "methods": ["fedavg"]})
     with pytest.raises(Interrupted):
         loop.start(experiment, home / "run", Presses(1))
     home.rename(tmp_path / "moved")

@@ -13,9 +13,9 @@
     name = "fedprox"
     mu = 0.1
 
-`[method]` instead of `[[methods]]` runs a single one.  `[local]` is every method's local optimisation unless the
-method says otherwise.  TOML has no null: "none" stands for it, as in `batch_size = "none"`.  A resolved
-configuration spells everything out and reads back to an equal experiment.
+`methods` may be a list of names.  `[local]` is every method's local optimisation unless the method says otherwise.
+TOML has no null: "none" stands for it, as in `batch_size = "none"`.  A resolved configuration spells everything out and
+reads back to an equal experiment.
 """
 
 import copy
@@ -647,15 +647,9 @@ def methods_as_tables(raw: Mapping[str, Any]) -> dict[str, Any]:
     >>> methods_as_tables({"methods": ["fedavg", {"name": "fedprox", "mu": 0.1}]})
     {'methods': [{'name': 'fedavg'}, {'name': 'fedprox', 'mu': 0.1}]}
     """
-
-    def table(entry: Any) -> Any:
-        return {"name": entry} if isinstance(entry, str) else entry
-
     out = dict(raw)
-    if "method" in out:
-        out["method"] = table(out["method"])
     if isinstance(out.get("methods"), list):
-        out["methods"] = [table(entry) for entry in out["methods"]]
+        out["methods"] = [{"name": entry} if isinstance(entry, str) else entry for entry in out["methods"]]
     return out
 
 
@@ -695,29 +689,21 @@ def _parsed(table: dict[str, Any], allow_code: bool) -> Experiment:
     if not allow_code:  # before anything is imported
         for permit, name, place in _named(table):
             permit(name, place)
-    known = (*(k for k in schema.parameters(Experiment) if k != "until"), "method", "local", "bounds", "seed")
+    known = (*(k for k in schema.parameters(Experiment) if k != "until"), "local", "bounds")
     for key in table:
         if key not in known:
             raise schema.unknown(key, known, "", "an experiment")
-    if "seed" in table:
-        if "seeds" in table:
-            raise ConfigError("seed and seeds exclude each other; leave one out")
-        table["seeds"] = [table.pop("seed")]
     local = table.pop("local", {})
     schema.build(SgdConfig, local, "local")
     bounds = table.pop("bounds", False)
     if not isinstance(bounds, bool):
         raise ConfigError(f"bounds must be true or false, got {schema.show(bounds)}")
-    if ("method" in table) == ("methods" in table):
-        raise ConfigError("give either [method] or [[methods]]")
-    single = "method" in table
-    entries = [table.pop("method")] if single else table.pop("methods")
+    entries = table.pop("methods", [])
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"methods must be a list of at least one name or table, got {schema.show(entries)}")
-    places = ["method"] if single else [f"methods.{i}" for i in range(len(entries))]
-    methods = [_method(entry, local, place) for entry, place in zip(entries, places, strict=True)]
-    for made, place in zip(methods, places, strict=True):
-        _check_prior(made, f"{place}.prior", allow_code)
+    methods = [_method(entry, local, f"methods.{i}") for i, entry in enumerate(entries)]
+    for i, made in enumerate(methods):
+        _check_prior(made, f"methods.{i}.prior", allow_code)
     if bounds:
         methods = with_bounds(methods, local)
     split: Split | None = SPLITS.build(table.pop("split"), "split") if "split" in table else None
@@ -756,7 +742,6 @@ def own_modules(experiment: "Experiment") -> tuple[str, ...]:
 
 _CODE: dict[str, Registry] = {
     "methods": algorithms.METHODS,
-    "method": algorithms.METHODS,
     "with": algorithms.WRAPPERS,
     "prior": PRIORS,
     "track": TRACKERS,

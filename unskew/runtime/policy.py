@@ -122,7 +122,7 @@ class Rules:
     def check_names(self, table: Mapping[str, Any]) -> None:
         """Refuse an experiment (any table) with a method that may not run, by name, without looking methods up."""
         several = table.get("methods")
-        for entry in several if isinstance(several, list) else [table.get("method")]:
+        for entry in several if isinstance(several, list) else [several]:
             self._check_name(str(entry.get("name") if isinstance(entry, Mapping) else entry))
 
     def _check_name(self, name: str) -> None:

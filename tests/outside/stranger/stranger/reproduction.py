@@ -15,7 +15,7 @@ def blobs(request: ReproductionRequest) -> Result:
             "rounds": 1,
             "task": {"data": "blobs", "model": "wide"},
             "split": {"name": "comb"},
-            "method": {"name": "median"},
+            "methods": [{"name": "median"}],
         }
     )
     outcome = load_run(loop.start(experiment, request.folder, request.callback).folder)
