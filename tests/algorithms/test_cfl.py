@@ -12,7 +12,6 @@ from torch import Tensor
 from unskew.algorithms import cfl
 from unskew.algorithms.cfl import CFL, Cluster, bipartition, cosines
 from unskew.algorithms.fedavg import ModelReply
-from unskew.info import Bisection
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.tree import Params
@@ -34,33 +33,6 @@ def vectors(n: int, d: int, seed: int) -> list[Params]:
 
 
 # ---------------------------------------------------------------- splits
-def test_two_successive_splits_by_hand(springs: Any, value: Any) -> None:
-    """I-29.  F_k = (w - m_k)^2 / 2, one step of lr .5: D_k = (m_k - theta) / 2; eps1 = .2, eps2 = 1.
-
-    m = 8, -8, 4, -4 and again.  Round 1 from 0: the mean is 0, the longest 4: split by sign, even and odd clients.
-    Their models: 0 + (4 + 2 + 4 + 2) / 4 = 3, then 3 + 1.5 = 4.5, 5.25, 5.625 with means 1.5, .75, .375.
-    Round 5: D = 1.1875 and -.8125, the mean .1875 is below eps1, the longest above eps2: each half splits in two.
-    Positions in the even half are 0, 2 and 1, 3; as client numbers they would have put client 1 into two clusters.
-    """
-    play = springs(m=FOUR).play(CFL(eps1=0.2, eps2=1.0, after=0, local=STEP), 6)
-    groups = [[list(c.members) for c in s.clusters] for s in play.states]
-    assert groups[0] == [[0, 1, 2, 3, 4, 5, 6, 7]]
-    assert groups[1] == groups[4] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert groups[5] == groups[6] == [[0, 4], [2, 6], [1, 5], [3, 7]]
-    models = [[value(c.params) for c in s.clusters] for s in play.states]
-    assert models[4] == pytest.approx([5.625, -5.625])
-    assert models[5] == pytest.approx([5.625 + 1.1875, 5.625 - 0.8125, -5.625 - 1.1875, -5.625 + 0.8125])
-    assert [value(play.own(c)) for c in range(4)] == pytest.approx(
-        [value(play.states[6].clusters[i].params) for i in (0, 2, 1, 3)]
-    )
-    info = play.sim.method.info(play.states[6])
-    assert info.splits == (
-        Bisection(1, ((0, 2, 4, 6), (1, 3, 5, 7)), -1.0),
-        Bisection(5, ((0, 4), (2, 6)), -1.0),
-        Bisection(5, ((1, 5), (3, 7)), -1.0),
-    )
-    assert info.groups == ((0, 4), (2, 6), (1, 5), (3, 7))
-    assert info.warnings == ()
 
 
 @given(st.integers(3, 9), st.integers(0, 1000), st.data())

@@ -80,18 +80,3 @@ def test_a_near_miss_is_named() -> None:
     with pytest.raises(ConfigError) as error:
         resolve("zzzzzz")
     assert "did you mean" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("place", "why"),
-    [
-        ("no.such.module:Thing", "cannot be imported from no.such.module:Thing: No module named 'no'"),
-        ("unskew.algorithms.fedavg:Thing", "has no attribute 'Thing'"),
-        ("unskew.algorithms.fedavg:", "has no attribute ''"),
-        (":Thing", "cannot be imported from :Thing"),
-        ("unskew.algorithms.fedavg:__doc__", "must be a class with init, .* is a value of type str"),
-    ],
-)
-def test_a_place_that_is_none_is_refused(place: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        resolve(place)
