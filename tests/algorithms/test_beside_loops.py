@@ -429,7 +429,9 @@ def perfedavg(lab: Lab, alpha: float, order: str, delta: float = 0.01) -> Iterat
 
 
 # ---------------------------------------------------------------- clusters
-def ifca(lab: Lab, gradient: bool = False, shared: Callable[[str], bool] = lambda name: False) -> Iterator[list[Model]]:
+def ifca(
+    lab: Lab, gradient: bool = False, shared: Callable[[str], bool] = lambda name: False, by_size: bool = False
+) -> Iterator[list[Model]]:
     """Ghosh et al.: the model of least loss, its mean over those who chose it; gradient: its moves' sum by all of M."""
     models, chosen = [dict(m) for m in lab.first.models], dict[int, int]()
     for t, cohort in lab.rounds:
@@ -440,9 +442,10 @@ def ifca(lab: Lab, gradient: bool = False, shared: Callable[[str], bool] = lambd
             ends[c] = lab.fit(t, c, models[chosen[c]])
         common = mean([*ends.values()])
         for j, model in enumerate(models):
-            group = [y for c, y in ends.items() if chosen[c] == j]
+            group = [c for c in ends if chosen[c] == j]
             share = len(group) / len(cohort) if gradient else 1.0
-            moved = plus(model, minus(mean(group), model), share) if group else model
+            together = mean([ends[c] for c in group], sizes(group) if by_size else None) if group else model
+            moved = plus(model, minus(together, model), share)
             models[j] = {k: common[k] if shared(k) else v for k, v in moved.items()}
         popular = max(range(len(models)), key=[*chosen.values()].count)
         yield [models[chosen.get(c, popular)] for c in range(N)]
@@ -496,6 +499,7 @@ CASES: dict[str, tuple[Any, Loop]] = {
     ),
     "Per-FedAvg, exact": case(us.PerFedAvg, loop(perfedavg, 0.1, "exact"), alpha=0.1, order="exact"),
     "IFCA": case(us.IFCA, ifca, clusters=3),
+    "IFCA, by size": case(us.IFCA, loop(ifca, by_size=True), clusters=3, weighting="samples"),
     "IFCA, gradient": case(us.IFCA, loop(ifca, gradient=True), clusters=3, averaging="gradient"),
     "IFCA, shared body": case(us.IFCA, loop(ifca, shared=body), clusters=3, clustered=("head",)),
 }
