@@ -65,8 +65,7 @@ def test_least_squares_errors_are_s_times_the_root_of_the_inverse() -> None:
     report = of(theta, x, y, squared, "")
     variance = residuals[0] / (len(x) - 3)
     np.testing.assert_allclose(report.errors, np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x))), rtol=1e-9)
-    # An input more that says nothing new, as a category's last word beside the others, changes no other's error.
-    more = of([*theta, 0.0], np.c_[x, 1 - x[:, 2]], y, squared, "")
+    more = of([*theta, 0.0], np.c_[x, 1 - x[:, 2]], y, squared, "")  # an input more, which says nothing new
     np.testing.assert_allclose(more.errors[:2], report.errors[:2], rtol=1e-9)
 
 
@@ -115,7 +114,6 @@ def test_net_benefit_calibration_and_ranks_by_hand() -> None:
     assert curve.benefit[THRESHOLDS.index(0.25)] == pytest.approx((1 - 1 / 3) / 10)
     # Above .6 one of two ill is found and nobody else, above .3 one of eight well, too.
     assert list(zip(curve.false_alarms, curve.found, strict=True)) == [(0, 0), (0, 0.5), (0.125, 0.5), (1, 1)]
-    # The eight of .1 are not parted: which of them is the ill one depends on the order of rows.
     assert (curve.likely, curve.happened, curve.share) == (pytest.approx((0.1, 0.45)), (0.125, 0.5), 0.2)
 
 
@@ -151,11 +149,11 @@ def run(tmp_path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
     given: dict[str, Any] = {
         "model": "logistic",
         "local": us.SgdConfig(optimizer="lbfgs"),
-        "methods": {"FedAvg": us.FedAvg()},
-    } | options
+        "methods": {"FedAvg": us.FedAvg()}, "target": "sick", "task": "binary",
+    } | options  # fmt: skip
     history = us.simulate(
-        given.pop("methods"), data=clinic(), target="sick", client="site", preprocess=True, task="binary", by="sex",
-        rounds=2, progress=False, out=tmp_path / "run", **given,
+        given.pop("methods"), data=clinic(), client="site", preprocess=True, by="sex", rounds=2, progress=False,
+        out=tmp_path / "run", **given,
     )  # fmt: skip
     from unskew.record.database import opened
 
@@ -175,6 +173,8 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Effects of columns" in page
     assert "Decision curve, FedAvg" in page
+    _, info = run(tmp_path / "survival", task="survival", target=["age", "sick"], model="one_logit")
+    assert (info["Effects"]["names"], info["Effects"]["ratio"]) == (["sex: m vs f", "noise"], "hazard")
 
 
 def test_another_model_reports_importance(tmp_path: Path) -> None:

@@ -88,9 +88,10 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     loss = loss_of(config.model, config.loss, task.kind) or next(iter(task.kind.losses))
     known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
     rows, width = cell.fed.clients.train.values, dataset.input_shape[0]
-    texts = any(column.kind == "text" for column in dataset.inputs.columns)  # of whose words no one stands alone
     theta = linear_predictor(model) if known is not None and config.model in LINEAR else None
-    if known is None or theta is None or len(rows) * width > MOST_CELLS or dataset.y_train.dim() > 1 or texts:
+    texts = any(column.kind == "text" for column in dataset.inputs.columns)  # of whose words no one stands alone
+    several = dataset.y_train.dim() > 1 and loss != "cox"  # numbers, each with effects of its own
+    if known is None or theta is None or len(rows) * width > MOST_CELLS or several or texts:
         return None
     bias = torch.full((len(rows), 1), float(len(model) > 1), dtype=torch.float64)
     x = torch.cat([dataset.x_train[rows].double(), bias], 1)
@@ -273,10 +274,7 @@ def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
 
     false, detected, _ = roc_curve(y, p) if 0 < y.sum() < len(y) else ((), (), ())
     fifths = by_rank(p, 5)
-    acted = [p >= t for t in THRESHOLDS]
-    benefit = [
-        float((y[a].sum() - (1 - y[a]).sum() * t / (1 - t)) / len(y)) for a, t in zip(acted, THRESHOLDS, strict=True)
-    ]
+    benefit = [float((y[p >= t].sum() - (1 - y)[p >= t].sum() * t / (1 - t)) / len(y)) for t in THRESHOLDS]
     return SiteCurve(
         client,
         len(y),
