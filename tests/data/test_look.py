@@ -75,7 +75,7 @@ def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_part
     frame = frame.drop("part")
     assert not any("patient" in note for note in seen(frame, patient="who", patient_ids="site").notes)
     assert seen(frame, patient="who", patient_ids="network").patients == 25
-    with pytest.raises(DataError, match=r"1 patient id occurs at several sites, such as 18 at Basel and Bern: one"):
+    with pytest.raises(DataError, match=r"1 patient id occurs at several sites, such as 18 at Basel and Bern"):
         seen(frame, patient="who")
     frame.write_csv(tmp_path / "h.csv")
     columns = ("--target", "sick", "--client", "site", "--patient", "who", "--patient-ids", "site")

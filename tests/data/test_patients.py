@@ -67,7 +67,7 @@ def test_whether_two_clients_patients_of_one_name_are_one_is_said_or_asked_for()
     who, sites = ["1", "1", "2", "2", "2.0"], ["A", "B", "A", "A", "B"]
     assert coded(who, sites, "site").tolist() == [0, 1, 2, 2, 3]
     assert coded(who, sites, "network").tolist() == [0, 0, 1, 1, 1]
-    with pytest.raises(DataError, match=r"2 patient ids occur at several sites, such as 1 at A and B: one person, "):
+    with pytest.raises(DataError, match=r"2 patient ids occur at several sites, such as 1 at A and B; patient_ids"):
         coded(who, sites, None)
     with pytest.raises(DataError, match="patient_ids must be 'network' or 'site', got 'all'"):
         coded(who, sites, "all")  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_each_sites_own_numbers_scale_its_rows() -> None:
     assert prepared(inputs, "Bern", **one)[0][0] == 0
     with pytest.raises(DataError, match="name whose these are, as in client='Basel'"):
         prepared(inputs, **one)
-    with pytest.raises(DataError, match="there are none of 'Bermn'; did you mean Bern"):
+    with pytest.raises(DataError, match="there are no numbers of 'Bermn'; did you mean Bern"):
         prepared(inputs, "Bermn", **one)
     alone = inputs.of("Bern")
     assert (alone.columns[0].mean, alone.clients) == ((50.0,), ("Bern",))

@@ -268,9 +268,7 @@ def test_a_search_with_a_function_that_no_file_holds_is_not_continued(tmp_path: 
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
     seconds_of(tmp_path, loss=loss)
-    with pytest.raises(
-        RunError, match=r"sqlite has outcomes, and nobody can tell whether .*loss.* give another folder"
-    ):
+    with pytest.raises(RunError, match=r"sqlite has outcomes of .*loss.*may have changed; give another folder"):
         seconds_of(tmp_path, loss=loss)
 
 

@@ -78,7 +78,7 @@ def test_what_the_authority_has_not_signed_for_this_site_is_refused(party: Party
         (forged.signed(certificates.authority("test")), "not signed by the federation's authority"),
         (offered(party, site="bern")[1], "offered to 'bern', and this site is 'basel'"),
         (dataclasses.replace(offer, name="../x").signed(party.federation.authority), "an experiment is called by"),
-        (dataclasses.replace(offer, client=2).signed(party.federation.authority), "place in the federation cannot be"),
+        (dataclasses.replace(offer, client=2).signed(party.federation.authority), "client number below"),
         ((), "must carry an experiment and its signature"),
     ):
         assert what in greet(here, offer, wrong).reason

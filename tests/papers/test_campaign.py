@@ -187,7 +187,7 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
         ('above = "slow"', 'above = "fedavg"', "claims.1 compares fedavg with itself"),
         ("most = 6", "most = 4", "claims.1.rule: most must be at least 6"),
         ("most = 6", "mots = 6", "unknown key claims.0.rule.mots"),
-        ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is the campaign's to say"),
+        ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is set by the campaign"),
         ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
         ("rounds = 2", 'paper = "feddif"', "experiments.tiny.paper: feddif has an experiment in each reproduction"),
         ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),

@@ -60,7 +60,7 @@ def test_a_document_that_was_changed_is_refused(name: str, tiny: Callable[..., E
         (lambda f: (f / "partition.json").unlink(), r"partition\.json is missing though the run has a summary\.json"),
         (lambda f: (f / "run.json").write_text('{\n"schema": 1,\n'), r"run\.json: it is not JSON: .* line 3"),
         (lambda f: (f / "run.json").write_text("[]"), r"run\.json: it is not a JSON object"),
-        (lambda f: (f / "run.json").write_text('{"cells": 3}'), r"has documents that no run writes \(TypeError"),
+        (lambda f: (f / "run.json").write_text('{"cells": 3}'), r"has invalid documents \(TypeError"),
         (lambda f: (f / "run.json").write_bytes(b"\xff"), r"run\.json cannot be read"),
         (lambda f: (f / "run.json").unlink(), r"is not a run folder: it has no run\.json"),
     ],

@@ -405,7 +405,7 @@ def test_a_refused_client_is_told_why_and_takes_part_once_it_is_mended(
     assert said[5] == "client 5 is refused: the classes of its data must be 0, 1, 2, got A, B"
     assert said[6] == "5 of 6 clients take part, 6 needed; waiting for 0 s more"
     assert len(said) == 7
-    told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; mend that"
+    told = "client 5: the server refuses it: the classes of its data must be 0, 1, 2, got A, B; correct it"
     assert caplog.text.count(told) == 1, "it is told once, and then left alone for a while"
     monkeypatch.setattr("unskew.runtime.membership.AGAIN_S", 0.0)
     for standing in membership._standing.values():
@@ -693,7 +693,7 @@ def test_a_round_done_again_after_a_crash_sums_up_the_same_clients_or_none(tmp_p
         there.runtime = there.start_server()
         same, trace = there.runtime.attempt(initial, 1)
         assert same is initial
-        assert "gives no other one" in trace.abandoned
+        assert "in this round already" in trace.abandoned
     _, trace = there.runtime.attempt(same, 2)
     assert not trace.abandoned
     there.grid.handlers[3] = gone

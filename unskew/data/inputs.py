@@ -197,7 +197,7 @@ class Inputs:
             return self
         names, called = tuple(map(composed, self.clients)), composed(str(client))
         if not isinstance(client, str) or called not in names:
-            raise DataError(f"there are none of {client!r}{did_you_mean(called, names)} (clients: {some(names)})")
+            raise DataError(f"there are no numbers of {client!r}{did_you_mean(called, names)} (clients: {some(names)})")
         at = names.index(called)
         own = [
             replace(c, **{key: of[at : at + 1] for key in ("fill", "mean", "sd") if len(of := getattr(c, key)) > 1})

@@ -145,9 +145,9 @@ def read_manifest(path: Path) -> tuple[Manifest, list[Ragged], list[Ragged]]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
-        raise DataError(f"the manifest {path} is none: {where}: {first['msg']}; write it anew") from None
+        raise DataError(f"{path} is not a valid manifest: {where}: {first['msg']}; write it again") from None
     if not isinstance(written.split.get("name"), str):
-        raise DataError(f"the manifest {path} is none: split.name is missing; write it anew")
+        raise DataError(f"{path} is not a valid manifest: split.name is missing; write it again")
     both = (written, written.unseen)
     clients, unseen = ([] if one is None else [part_in(getattr(one.parts, name)) for name in PARTS] for one in both)
     every = torch.cat([part.values for part in (*clients, *unseen)]).numpy()

@@ -61,7 +61,7 @@ def coded(names: Sequence[str], clients: Sequence[str] | None, ids: PatientIds |
         where = list(dict.fromkeys(client for client, name in pairs if name == several[0]))
         n = f"{counted(len(several), 'patient id')} occur{'s' * (len(several) == 1)}"
         such = f"{several[0]} at {where[0]} and {where[1]}"
-        raise DataError(f"{n} at several sites, such as {such}: one person, patient_ids = 'network', or not, 'site'?")
+        raise DataError(f"{n} at several sites, such as {such}; patient_ids = 'network' for one person, else 'site'")
     code: dict[tuple[str, str], int] = {}
     who = [("", name) if ids == "network" else (client, name) for client, name in pairs]
     return np.array([code.setdefault(one, len(code)) for one in who], np.int64)

@@ -172,7 +172,7 @@ class Queue:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise RunError(f"cannot write {self.file}: {error}; mend that, and give the same command again") from None
+            raise RunError(f"cannot write {self.file}: {error}; fix it, and give the same command again") from None
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             raise self.damaged(error) from None
 

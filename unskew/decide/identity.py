@@ -33,7 +33,7 @@ def about(sites: Sites, file: Path) -> str:
     if values and file.exists():
         named = ", ".join(sorted(name.removeprefix(IN_PYTHON) for name in values))
         raise RunError(
-            f"{file} has outcomes, and nobody can tell whether they are of the same {named}, which no file holds; "
+            f"{file} has outcomes of {named}, which no file holds, so it may have changed; "
             "give another folder, or put it into a module"
         )
     runtime = dataclasses.replace(experiment.runtime, executor=setup.executor, workers=None, executor_options={})

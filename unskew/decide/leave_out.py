@@ -51,7 +51,7 @@ def points(experiment: Experiment, clients: Sequence[str] = ()) -> dict[str | No
         raise ConfigError("leave-one-out compares clients' own results; add personal to evaluate")
     if experiment.until is not None:
         raise ConfigError(
-            "leave-one-out pairs runs by their seeds, so list them; seeds.until would end each run elsewhere"
+            "leave-one-out pairs runs by their seeds, so list them; seeds.until would stop each at another"
         )
     out: dict[str | None, Point] = {None: Point("with-all", {}, experiment)}
     for number, name in enumerate(names):

@@ -67,7 +67,7 @@ class Clock:
         """
         if self.spent > self.seconds:
             raise RunError(
-                f"{duration(self.seconds)} are over before the answer is known; give it more minutes, and it goes on "
+                f"{duration(self.seconds)} ended before the answer is known; give it more minutes, and it goes on "
                 "in the same folder"
             )
 

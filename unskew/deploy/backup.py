@@ -34,7 +34,7 @@ def backup(federation: FederationFolder, target: Path) -> None:
                 if _stamps(folder) == before:  # else a checkpoint and its record are of two rounds
                     break
         else:
-            raise DeployError("an experiment goes on too fast to be copied; unskew fed stop it for the backup")
+            raise DeployError("the experiment changes too fast to be copied; stop it first: unskew fed stop")
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
         with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             tar.add(copy, "federation")

@@ -141,7 +141,7 @@ class Line:
     def announce(self, size: int, start: int) -> None:
         """Accept the announcement of a message; it must continue at the byte reached."""
         if start != len(self.data) or self.size not in (-1, size):
-            raise WireError("a message must go on where it stood")
+            raise WireError("a message must continue at the byte reached")
         self.size = size
 
     def take(self, chunk: memoryview) -> bytearray | None:
@@ -448,7 +448,7 @@ class Connection:
                 for message in channel.stream_stream(METHOD)(outgoing()):
                     self._take(message, out)
         except WireError as error:
-            raise Away(f"the server at {self.address} sends what no server does: {error}") from None
+            raise Away(f"the server at {self.address} sent an invalid message: {error}") from None
         except grpc.RpcError as error:
             raise _failed(self.address, error) from None
         finally:

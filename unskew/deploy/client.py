@@ -145,7 +145,7 @@ def open_client(
 
 
 def _not_yet(cell: int) -> ClientSetup:
-    raise WireError("this client has yet to hear which numbers were agreed on")
+    raise WireError("this client does not have the agreed numbers yet")
 
 
 def consider(folder: Path, own_data: bool, site: Site) -> str:

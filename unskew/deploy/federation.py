@@ -103,7 +103,7 @@ class FederationFolder:
                 yield db
                 db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise DeployError(f"cannot use {path}: {error}; mend that, or restore a backup") from None
+            raise DeployError(f"cannot use {path}: {error}; fix it, or restore a backup") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
         """Rows of a query."""

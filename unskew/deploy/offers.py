@@ -112,5 +112,5 @@ class Offer:
         except (DeployError, ConfigError, ValueError, RecursionError) as error:
             raise WireError(str(error)) from None
         if not (offer.run.isalnum() and len(offer.run) <= 64 and 0 <= offer.client < offer.clients):
-            raise WireError("the experiment's place in the federation cannot be")
+            raise WireError("an offer needs a run's name, and a client number below the number of clients")
         return offer

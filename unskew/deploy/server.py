@@ -165,7 +165,7 @@ def _zeros(shape: tuple[str, ...]) -> Tensor:
     """Two rows of zeros, of a type and shape that a client has named; refuse what there is not."""
     kinds = {"float32": torch.float32, "int64": torch.int64}
     if shape[:1] not in {(kind,) for kind in kinds} or not all(re.fullmatch(r"\d{1,6}", n) for n in shape[1:]):
-        raise WireError(f"a client's data have a shape that cannot be: {printable(', '.join(shape))}")
+        raise WireError(f"a client reported an impossible shape: {printable(', '.join(shape))}")
     return torch.zeros(2, *map(int, shape[1:]), dtype=kinds[shape[0]])
 
 

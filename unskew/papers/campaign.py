@@ -207,7 +207,7 @@ def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str
     place = f"experiments.{name}"
     own = {key: value for key, value in raw.items() if key not in ("paper", "scale", "ground", "setting")}
     if said := [key for key in ("seeds", "seed", "name", "runtime") if key in own]:
-        raise ConfigError(f"{place}.{said[0]} is the campaign's to say; leave it out")
+        raise ConfigError(f"{place}.{said[0]} is set by the campaign; leave it out")
     layers: list[Mapping[str, Any]] = [{"methods": {}}]
     if "paper" in raw:
         settings = study.settings_of(raw["paper"], raw.get("scale", "paper"))

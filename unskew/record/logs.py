@@ -101,7 +101,7 @@ def understood(folder: Path) -> Iterator[None]:
         if isinstance(error, UnskewError):
             raise
         what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{folder} has documents that no run writes ({what}); restore it or run again") from None
+        raise RunError(f"{folder} has invalid documents ({what}); restore it or run again") from None
 
 
 def read_text(path: Path) -> str:

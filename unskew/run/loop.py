@@ -299,7 +299,7 @@ class _Loop:
         """Note that training diverged, keep its rounds before that, and move to the start of the next cell."""
         run = self.run
         run.diverged.append(row)
-        run.callback.note(f"{why_diverged(row)}; nothing of it counts, and the run goes on")
+        run.callback.note(f"{why_diverged(row)}; its results are left out, and the run goes on")
         run.record.add("diverged", [row])
         self.move_on(cell, f"diverged in round {cell.at}")
         if run.pool is not None and not run.pool.workers:  # closed, since its other answers were not wanted

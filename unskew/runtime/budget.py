@@ -98,7 +98,7 @@ def bind(path: Path, place: str, what: str) -> None:
         db.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (place, what))
         (bound,) = db.execute("SELECT what FROM bound WHERE place = ?", (place,)).fetchone()
         if bound != what:
-            raise WireError(f"this client has given {bound} in this round, and gives no other one")
+            raise WireError(f"this client has given {bound} in this round already")
 
 
 @contextmanager

@@ -178,7 +178,7 @@ class ClientRuntime:
 
     def _introduce(self, head: Hello) -> Envelope:
         if head.refused:
-            self.tell(f"the server refuses it: {printable(head.refused)}; mend that, and start it again")
+            self.tell(f"the server refuses it: {printable(head.refused)}; correct it, and start again")
         if self.info.sums:
             self.tell(f"tells the server the sums of its columns, so that all agree: {', '.join(self.info.sums)}")
         # The server need only see that the data stay the same: without the key it could try out what is in them.
