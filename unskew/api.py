@@ -22,7 +22,7 @@ from torch import nn
 from unskew import schema, tasks
 from unskew.data import own
 from unskew.data.archives import save
-from unskew.data.augment import Transform
+from unskew.data.batches import Transform
 from unskew.data.dataset import Dataset
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds

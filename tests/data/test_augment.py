@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.augment import PAD, Augment, augmentation, crop, crop_and_flip, flip, unchanged
+from unskew.data.batches import PAD, Augment, augmentation, crop, crop_and_flip, flip, unchanged
 from unskew.errors import ConfigError
 from unskew.keys import Key, drawn_since, global_states
 

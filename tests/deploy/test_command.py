@@ -14,7 +14,7 @@ from records import rewrite
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from unskew.cli import main
-from unskew.deploy import parity, trial
+from unskew.deploy import trial
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.offers import Token
 from unskew.experiment.config import Experiment
@@ -132,7 +132,7 @@ def test_parity_is_printed_as_json_alone_and_decides_the_exit_code(
 
     def pretend(chosen: object, sites: int, out: Path, say: object, force: bool) -> Path:
         assert sites == 2
-        run = parity.simulate(chosen, out)  # type: ignore[arg-type]
+        run = trial.simulate(chosen, out)  # type: ignore[arg-type]
         if not equal:
             first, *rest = rows(run, "transfers")
             rewrite(run, transfers=[{**first, "bytes": first["bytes"] + 1}, *rest])

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
-from unskew.deploy import parity, trial
+from unskew.deploy import trial
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -91,7 +91,7 @@ def test_twenty_kills_of_either_side_leave_what_a_simulation_comes_to(
     finally:
         federation.kill(*federation.running)
     run = federation.federation.record("small")
-    (found,) = parity.compare(run, parity.simulate(experiment, tmp_path / "simulated"))
+    (found,) = trial.compare(run, trial.simulate(experiment, tmp_path / "simulated"))
     assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
     killed = f"kill -9: server {kills[0]}, sites {kills[1] + kills[2]} times by round {last}"
     outcome(killed, "went on", reasons(run) or "no reply was lost")

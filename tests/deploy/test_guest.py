@@ -20,7 +20,7 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 from loopback import Loopback
 
 from unskew.bench import systems
-from unskew.deploy import guest, parity
+from unskew.deploy import guest, trial
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment.config import Experiment
@@ -51,7 +51,7 @@ def sites(offer: dict[str, Any], site: Site = Site()) -> Loopback:
 def compared(experiment: Experiment, record: Path, folder: Path) -> None:
     assert list(rows(record, "failures")) == []
     assert any(SERVER not in (r["src"], r["dst"]) for r in rows(record, "transfers"))
-    found = parity.compare(record, parity.simulate(experiment, folder / "simulated"))
+    found = trial.compare(record, trial.simulate(experiment, folder / "simulated"))
     assert [(p.method, p.max_abs_diff, p.bytes_equal) for p in found] == [("fedavg", 0.0, True), ("feddif", 0.0, True)]
 
 

@@ -20,7 +20,7 @@ from loopback import Loopback
 from unskew import wire
 from unskew.data import build, load, sources
 from unskew.data.preprocess import ColumnSums, Preprocess, impossible
-from unskew.deploy import guest, parity, resident
+from unskew.deploy import guest, resident, trial
 from unskew.deploy.client import account_of, open_client
 from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
@@ -126,7 +126,7 @@ def test_numbers_are_agreed_on_before_the_first_round_and_the_run_is_the_simulat
     party.federation.queue(experiment, {"wait_s": 5.0})
     assert party.run() == ["done"], party.said
     record = party.record("small")
-    (compared,) = parity.compare(record, parity.simulate(experiment, tmp_path / "simulated"))
+    (compared,) = trial.compare(record, trial.simulate(experiment, tmp_path / "simulated"))
     assert (compared.max_abs_diff, compared.bytes_equal) == (0.0, True)
     assert [(r["client"], r["way"]) for r in rows(record, "network") if r["what"] == "sums"] == [(0, "up"), (1, "up")]
     (record / "summary.json").unlink()
@@ -180,7 +180,7 @@ def test_sites_agree_inside_another_system_too(small: Small, tmp_path: Path) -> 
         return decode(guest.answer(opened, b"".join(encode(message))))
 
     record = guest.run(Loopback({c: functools.partial(site_of, c) for c in (0, 1)}), offer, allow_code=False)
-    (compared,) = parity.compare(record, parity.simulate(experiment, tmp_path / "simulated"))
+    (compared,) = trial.compare(record, trial.simulate(experiment, tmp_path / "simulated"))
     assert (compared.max_abs_diff, compared.bytes_equal) == (0.0, True)
 
 

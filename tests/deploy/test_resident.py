@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 import unskew
-from unskew.deploy import parity, resident, site
+from unskew.deploy import resident, site, trial
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
 from unskew.record.reader import read
@@ -61,7 +61,7 @@ def test_two_experiments_follow_one_another_and_each_is_a_simulations(
     names = [party.queue(experiment) for experiment in chosen]
     assert party.run() == ["done", "done"]
     for experiment, name in zip(chosen, names, strict=True):
-        (found,) = parity.compare(party.record(name), parity.simulate(experiment, tmp_path / f"sim-{name}"))
+        (found,) = trial.compare(party.record(name), trial.simulate(experiment, tmp_path / f"sim-{name}"))
         assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
     assert party.run() == [], "what is done is not run again"
     assert {tuple(job["sites"].items()) for job in party.federation.jobs()} == {
@@ -152,7 +152,7 @@ def test_an_experiment_that_is_stopped_goes_on_when_it_is_asked_for_again(
         party.come(name)
     party.queue(experiment)
     assert party.run() == ["done"]
-    (found,) = parity.compare(party.record("small"), parity.simulate(experiment, tmp_path / "sim"))
+    (found,) = trial.compare(party.record("small"), trial.simulate(experiment, tmp_path / "sim"))
     assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_was_killed_goes_on_by_itself_when_it_starts_again(
     for name in ("basel", "bern"):
         party.come(name)
     assert party.run() == ["done"]
-    (found,) = parity.compare(party.record("small"), parity.simulate(experiment, tmp_path / "sim"))
+    (found,) = trial.compare(party.record("small"), trial.simulate(experiment, tmp_path / "sim"))
     assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
 
 
@@ -251,7 +251,7 @@ def test_a_server_that_is_asked_to_stop_keeps_its_experiment_running(
         party.run(after(party, 2, lambda: signal.raise_signal(signal.SIGTERM)))
     assert party.federation.experiment("small")["state"] == "running"
     assert party.run() == ["done"]
-    (found,) = parity.compare(party.record("small"), parity.simulate(experiment, tmp_path / "sim"))
+    (found,) = trial.compare(party.record("small"), trial.simulate(experiment, tmp_path / "sim"))
     assert (found.max_abs_diff, found.bytes_equal) == (0.0, True)
 
 

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from unskew.data import load
-from unskew.deploy import parity
+from unskew.deploy import trial
 from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, to_toml
@@ -110,8 +110,8 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     experiment = several(small, "seeds=[0, 1]", "clients_per_round=2")
     run = start(tmp_path, pack(tmp_path, experiment))
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    assert [p.equal for p in parity.compare(run, simulated)] == [True] * len(METHODS)
-    assert [p.max_abs_diff for p in parity.compare(run, simulated)] == [0.0] * len(METHODS)
+    assert [p.equal for p in trial.compare(run, simulated)] == [True] * len(METHODS)
+    assert [p.max_abs_diff for p in trial.compare(run, simulated)] == [0.0] * len(METHODS)
     for name in ("transfers", "work", "failures", "info"):
         assert list(rows(run, name)) == list(rows(simulated, name))
     assert (run / "partition.json").read_bytes() == (simulated / "partition.json").read_bytes()
@@ -170,7 +170,7 @@ def test_data_of_their_own_stay_where_they_are_and_give_the_same_run(small: Smal
         files.append(f"npz:{path}")
     run = start(tmp_path, pack(tmp_path, experiment, data=files), own=True)
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    (found,) = parity.compare(run, simulated)
+    (found,) = trial.compare(run, simulated)
     assert found.bytes_equal
     assert found.max_abs_diff < 1e-6
     assert read_json(run / "partition.json") == {"schema": 1, "seeds": {}}
@@ -228,7 +228,7 @@ def test_clients_that_lie_do_it_in_their_own_processes_as_in_a_simulation(small:
     experiment = small("split.num_clients=3", 'evaluate=["global","personal"]', "runtime.executor='sequential'", world)
     run = start(tmp_path, pack(tmp_path, experiment))
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    (gap,) = parity.compare(run, simulated)
+    (gap,) = trial.compare(run, simulated)
     assert gap.max_abs_diff < 1e-6
     grid = pack(tmp_path / "alie", small("split.num_clients=3", "world.attack={name='ALIE', fraction=0.34}"))
     with pytest.raises(ConfigError, match="'ALIE' needs the replies of honest clients"):
@@ -250,7 +250,7 @@ def test_a_secure_sum_over_the_network_is_that_of_a_simulation(
     run = start(tmp_path, pack(tmp_path, experiment))
     assert kept == [1, 2, 0]  # and the end of all rounds
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    (gap,) = parity.compare(run, simulated)
+    (gap,) = trial.compare(run, simulated)
     assert gap.max_abs_diff < 1e-5
     assert not list(rows(run, "failures"))
 
@@ -308,7 +308,7 @@ def test_deployed_clients_learn_and_evaluate_any_kind_as_simulated_ones(
         files.append(f"npz:{tmp_path / f'own-{c}.npz'}")
     run = start(tmp_path, pack(tmp_path, experiment, **({"data": files} if own else {})), own=own)
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    (found,) = parity.compare(run, simulated)
+    (found,) = trial.compare(run, simulated)
     assert found.max_abs_diff < 1e-5
     reported = {r["name"] for r in rows(run, "metrics")}
     assert {f"global.{more}", f"personal.{more}.mean"} <= reported
@@ -432,7 +432,7 @@ def test_frozen_parameters_are_at_each_client_and_in_each_clients_model(small: S
     experiment = of_a_frozen_body(small)
     run = start(tmp_path, pack(tmp_path, experiment))
     simulated = loop.start(experiment, tmp_path / "sim").folder
-    assert [p.equal for p in parity.compare(run, simulated)] == [True, True]
+    assert [p.equal for p in trial.compare(run, simulated)] == [True, True]
     for method, client in itertools.product(("scaffold", "ditto"), range(3)):
         own = load_model(tmp_path / f"client-{client}", method, allow_code=True).state_dict()
         there = load_model(simulated, method, client, allow_code=True).state_dict()

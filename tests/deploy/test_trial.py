@@ -10,7 +10,7 @@ pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
 
 from records import rewrite
 
-from unskew.deploy import parity, trial
+from unskew.deploy import trial
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
@@ -66,7 +66,7 @@ def test_a_run_that_is_done_is_moved_whole_with_its_summary_last(
 # ---------------------------------------------------------------- parity
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return parity.simulate(tiny(), tmp_path_factory.mktemp("parity") / "run")
+    return trial.simulate(tiny(), tmp_path_factory.mktemp("parity") / "run")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_metric_a_model_and_a_transfer_that_differ_are_noticed_method_by_metho
     name = next(iter(tensors))
     tensors[name].view(-1)[0] += 0.5
     path.write_bytes(safetensors.torch.save(tensors))
-    fedavg, fedper = parity.compare(simulated, other)
+    fedavg, fedper = trial.compare(simulated, other)
     assert fedavg.max_abs_diff == pytest.approx(0.5)
     assert (fedavg.bytes_equal, fedavg.equal) == (True, False)
     assert (fedper.max_abs_diff, fedper.bytes_equal, fedper.equal) == (0.0, False, False)

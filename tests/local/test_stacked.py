@@ -10,7 +10,7 @@ from grid import one_network_each
 from recipe import CASES, rounds, simulator
 from torch import Tensor, nn
 
-from unskew.data.augment import Augment, augmentation, crop_and_flip
+from unskew.data.batches import Augment, augmentation, crop_and_flip
 from unskew.errors import DivergedError
 from unskew.keys import Key
 from unskew.local.data import DeviceData

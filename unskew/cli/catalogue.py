@@ -19,7 +19,7 @@ REGISTRIES = {
     "tasks": "unskew.tasks:KINDS",
     "metrics": "unskew.tasks.kind:METRICS",
     "losses": "unskew.tasks.kind:LOSSES",
-    "augmentations": "unskew.data.augment:AUGMENTS",
+    "augmentations": "unskew.data.batches:AUGMENTS",
     "splits": "unskew.data.split:SPLITS",
     "models": "unskew.models:MODELS",
     "datasets": "unskew.data.sources:DATA",

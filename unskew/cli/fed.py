@@ -31,7 +31,7 @@ from unskew.errors import DeployError, RunError
 
 if TYPE_CHECKING:
     from unskew.deploy.federation import FederationFolder
-    from unskew.deploy.parity import Parity
+    from unskew.deploy.trial import Parity
     from unskew.experiment.config import Experiment
 
 fed = typer.Typer(
@@ -467,20 +467,20 @@ def try_(
     [dim]unskew fed try examples/deploy.toml --sites 3 --check-parity[/]
     """
     require()
-    from unskew.deploy import parity, trial
+    from unskew.deploy import trial
 
     chosen = _experiment(experiment, settings, data_dir)
     folder = out or Path("runs") / f"{as_file(chosen.name)}-tried-{datetime.now():%Y%m%d-%H%M%S}"
     say = logger(quiet)
     if check_parity:
-        parity.comparable(chosen)
+        trial.comparable(chosen)
     if not quiet:
         tell(f"run folder: {folder}")
     run = trial.trial(chosen, sites, folder, say, force=force)
     checks: list[Parity] = []
     if check_parity:
         say("simulating the same experiment")
-        checks = parity.compare(run, parity.simulate(chosen, folder / "deploy" / "simulated"))
+        checks = trial.compare(run, trial.simulate(chosen, folder / "deploy" / "simulated"))
     _show(run, checks, as_json)
     if report:
         from unskew.report import write_report

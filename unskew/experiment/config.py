@@ -36,7 +36,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from unskew import algorithms, models, priors, schema, tasks
 from unskew.algorithms import presets
-from unskew.data.augment import AUGMENTS
+from unskew.data.batches import AUGMENTS
 from unskew.data.preprocess import Preprocess
 from unskew.data.sources import DATA, FILES
 from unskew.data.split import SPLITS, Dirichlet, Split, record

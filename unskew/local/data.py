@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unskew.data.augment import Augment
-from unskew.data.batches import Batches, num_steps, plan
+from unskew.data.batches import Augment, Batches, num_steps, plan
 from unskew.data.rows import Rows
 from unskew.keys import Key
 from unskew.protocol import SgdConfig

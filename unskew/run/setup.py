@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from unskew import models, references, schema, tasks, version
-from unskew.data.augment import Augment, Transform, augmentation
+from unskew.data.batches import Augment, Transform, augmentation
 from unskew.data.build import beside
 from unskew.data.dataset import Dataset, binned, forms
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, named_in, pooled
