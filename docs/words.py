@@ -22,7 +22,6 @@ DIALECT = (
     r"\bwhere (?:it|that|there) is so\b",
     r"\bwhat is (?:said|told|made) of (?:it|them)\b",
 )
-WARNS = re.compile(r"warn|[Nn]ote$|[Rr]efus|Error$")
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -46,11 +45,15 @@ def literal(node: ast.expr) -> str:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """What a module raises or warns of, with its line."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and WARNS.search(ast.unparse(node.func))):
-            calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
-            yield from ((node.lineno, text) for c in calls for text in map(literal, c.args) if " " in text)
+    """The strings in a module's code of six words or more, by line: what it raises, warns of, notes and prints."""
+    tree = ast.parse(path.read_text("utf-8"))
+    parts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        text = literal(node) if isinstance(node, ast.expr) and id(node) not in parts else ""
+        if text:
+            parts |= set(map(id, ast.walk(node)))
+        if len(text.split()) >= 6 and not re.match(r"\s*[A-Z]{6}", text):
+            yield from ((node.lineno, line) for line in text.split("\n"))
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -618,11 +618,10 @@ class FedDistr(OneModel, OwnNetworks):
         return Privacy(
             epsilon=_accounted(self.dp.multiplier(self.releases), self.releases, self.dp.delta),
             delta=self.dp.delta,
-            covers="the embeddings of one client, if an example is added or removed; not which labels it has, nor "
-            "in how many clusters, nor what a client tells whose metrics are on",
-            server="each participant's noised embeddings, its labels and into how many clusters they fell; over a "
-            "network, from a client whose metrics are on, also its number of examples, losses and test results, "
-            "without noise; no model and no image",
+            covers="the embeddings of one client, if an example is added or removed. Labels, numbers of clusters and "
+            "the metrics that a client reports are not covered",
+            server="each participant's noised embeddings, labels and numbers of clusters; no model and no image. Over "
+            "a network, a client with metrics on also reports its number of examples, losses and test results",
             clients="the noised embeddings that were kept and their labels, and not whose they are",
         )
 

@@ -567,9 +567,8 @@ class DW(Wrapper):
             epsilon=round(privacy.epsilon(dp.multiplier, most, dp.delta), 6),
             delta=dp.delta,
             uploads=most,
-            covers="the soft labels and class counts that one client sent in all rounds, if an example is added or "
-            "removed, given the models that it was sent and when it was asked; not the models that it sent, nor what "
-            "the method sends beside them",
+            covers="the soft labels and class counts of one client over all rounds, if an example is added or removed, "
+            "given the models that it was sent. Its own models, and what the method sends besides, are not covered",
             server="each participant's class counts, and its sums by class of the predictions of the model that it was "
             f"sent, with noise of standard deviation {dp.sigma:.4g} on every number",
             clients=_CLIENTS_SEE,
@@ -616,8 +615,8 @@ class DW(Wrapper):
 
 
 _IDLE = (
-    "clients replied without having trained the classification layer by Sgd, so that the class-relation term had no "
-    "effect; it joins neither local code of a method's own nor a layer that stays as it is"
+    "clients did not train the classification layer by Sgd, so the class-relation term had no effect. It is not added "
+    "to local code of a method, or to a frozen layer"
 )
 _CLIENTS_SEE = (
     "the mean predictions by class over those heard in the round before; of a class that one client alone holds, "

@@ -806,8 +806,8 @@ class HCCT:
 
 
 _NOBODY_GAINS = (
-    "no two clients gain from training together, so every client trains alone: raise alpha (two clients of D examples "
-    "whose gradients have cosine c merge from alpha = D (2 - sqrt(2 + 2 c)) on)"
+    "no two clients gain from training together, so every client trains alone; raise alpha. Two clients of D examples "
+    "whose gradients have cosine c merge from alpha = D (2 - sqrt(2 + 2 c)) on"
 )
 
 

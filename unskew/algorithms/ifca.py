@@ -268,6 +268,6 @@ def identical_starts(start: InitialModels, clusters: int, who: str) -> list[str]
     if start == "distinct" or clusters == 1:
         return []
     return [
-        f"{who}'s {clusters} models were started identical, as in HCCT's released code: ties go to the lowest number, "
-        f"and models that nobody trains stay as they are; this is not {who} as published"
+        f"{who}'s {clusters} models start identical, as in HCCT's released code; this is not {who} as published. Ties "
+        "go to the lowest number, and models without clients do not change"
     ]

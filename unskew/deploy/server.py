@@ -46,9 +46,9 @@ COMMAND = "unskew fed"
 """What begins the command that a deployed run's record has."""
 
 OWN_CONSTANTS = (
-    "each client standardises its images with its own mean and deviation, and the server, in its tests and model "
-    "files, with its data's: on a site's images use the model in that client's folder, which has that site's "
-    "constants, or name the same for all in task.data_options, as in { mean = [0.5], std = [0.25] }"
+    "each client standardises its images with its own mean and deviation, and the server with its data's. For a site's "
+    "images use the model in that client's folder, or set the same numbers for all in task.data_options, as in "
+    "{ mean = [0.5], std = [0.25] }"
 )
 """Said of images given as bytes by clients with data of their own."""
 

@@ -340,7 +340,7 @@ class Membership:
         standing = self._standing[client]
         standing.here, standing.reason, self.known[client] = True, "", head
         version = f", with unskew {printable(head.library, 40)} where the server has {self.expected.library}"
-        state = "is here" if head.sums is None else "has told the sums of its columns"
+        state = "is here" if head.sums is None else "has sent the sums of its columns"
         self.note(f"client {client} {state}{version if head.library != self.expected.library else ''}")
 
     def _wrong(self, client: ClientId, info: ClientInfo) -> str | None:

@@ -68,13 +68,13 @@ def graded(targets: Array, names: Sequence[str], loss: str) -> str:
     """Return an error message if there are fewer than three grades, or their order is not known."""
     if words := [name for name in names if not _NUMBER.fullmatch(name)]:
         return (
-            f"needs grades in an order, and words such as {words[0]!r} have none: number them, name them in their "
-            "order, in data_options.classes or as classes in a file of arrays, or give an ordered pandas.Categorical"
+            f"needs grades in an order, and words such as {words[0]!r} have none. Number them, list them in order in "
+            "data_options.classes (in a file of arrays: classes), or give an ordered pandas.Categorical"
         )
     if (grades := list(map(int, names))) != sorted(set(grades)):
         return (
-            f"needs grades in their order, got {some(names)}; give them as whole numbers and not as words, or name "
-            "them in their order, in data_options.classes or as classes in a file of arrays"
+            f"needs grades in their order, got {some(names)}; give them as whole numbers, or list them in order in "
+            "data_options.classes (in a file of arrays: classes)"
         )
     if len(names) < 3:
         return f"needs three grades or more, got {len(names)} ({', '.join(names)}); use binary"

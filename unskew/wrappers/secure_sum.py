@@ -601,9 +601,9 @@ class SecureSum(Wrapper):
         fewer = range(self.least(cohort))
         rounds = sum(math.comb(cohort, k) * stays**k * (1.0 - stays) ** (cohort - k) for k in fewer)
         return (
-            f"the four exchanges of a secure sum lose a client in {100 * (1 - stays):.2g} % of its rounds; "
-            f"about {100 * rounds:.2g} % of rounds keep fewer than {self.least(cohort)} of {cohort} and leave the "
-            "model as it was; lower the threshold to make that rarer"
+            f"the four exchanges of a secure sum lose a client in {100 * (1 - stays):.2g} % of its rounds. "
+            f"About {100 * rounds:.2g} % of rounds keep fewer than {self.least(cohort)} of {cohort} and do not change "
+            "the model; lower the threshold to make that rarer"
         )
 
     def remember(self, memory: Any, kept: Any) -> Any:
