@@ -428,7 +428,7 @@ def test_what_was_asked_for_is_spent_even_if_it_never_arrived(classes: Any) -> N
     info = relations_of(method, play.states[-1])
     assert (info.privacy.epsilon, info.privacy.uploads, info.privacy.delta) == (10.0, 4, 1e-5)
     assert "standard deviation 2.828" in info.privacy.server
-    assert "not the models that it sent" in info.privacy.covers
+    assert "Its own models, and what the method sends besides, are not covered" in info.privacy.covers
     assert "given the models that it was sent" in info.privacy.covers
     assert relations_of(method, play.states[0]).privacy.epsilon == 0.0
 
