@@ -32,6 +32,7 @@ GROUPS = {
 OF_FILES = (
     "unskew.experiment.config.Experiment",
     "unskew.data.tables.TableOptions",
+    "unskew.data.inputs.Notation",
     "unskew.world.spectrum.Spectrum",
     "unskew.world.energy.Energy",
 )

@@ -24,6 +24,7 @@ from unskew.data import own
 from unskew.data.archives import save
 from unskew.data.batches import Transform
 from unskew.data.dataset import Dataset
+from unskew.data.inputs import FIRST_WORD
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.preprocess import Preprocess, rules_of
@@ -31,7 +32,6 @@ from unskew.data.rows import Items
 from unskew.data.sources import DATA, RunOptions
 from unskew.data.split import IID, Dirichlet, Natural, Split
 from unskew.data.tables import ENDINGS, kind_at, unreadable
-from unskew.data.text import FIRST_WORD
 from unskew.errors import ConfigError, DataError, RunError, noted, warn
 from unskew.experiment import config, from_python
 from unskew.experiment.config import Experiment, KeepModels, Runtime, Stop, TaskConfig, Unseen, UntilDecided, World

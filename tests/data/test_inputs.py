@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, tokens, vocabulary
 from unskew.data.sources import load
-from unskew.data.text import tokens, vocabulary
 
 
 def npz(path: Path, x: np.ndarray) -> str:

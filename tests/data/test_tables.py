@@ -61,7 +61,7 @@ def test_a_gap_word_is_a_gap_for_the_trained_model_too(tmp_path: Path) -> None:
     assert torch.equal(data.inputs.prepare(np.array([[-99, 0.5]])), gap)
     kept = refitted(data, np.arange(12), np.arange(12, 16)).inputs
     assert kept.columns != data.inputs.columns
-    assert kept.gaps == ("-99",)
+    assert kept.notation.gaps == ("-99",)
 
 
 # ---------------------------------------------------------------- what is wrong with data

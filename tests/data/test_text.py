@@ -4,9 +4,8 @@ import pytest
 
 import unskew as us
 from unskew.data import own
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, tokens, vocabulary, words
 from unskew.data.preprocess import Preprocess
-from unskew.data.text import tokens, vocabulary, words
 from unskew.errors import DataError, DataWarning
 
 

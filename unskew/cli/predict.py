@@ -86,15 +86,9 @@ def predict(
         )
     if rows_of is not None and not any(column.by_client for column in inputs.columns):
         raise ConfigError("the model scales all clients' rows alike: leave --rows-of out")
-    known = models.notation(inputs)
-    written = replace(
-        known,
-        separator=separator,
-        thousands=known.thousands if thousands is None else thousands,
-        decimal=known.decimal if decimal is None else decimal,
-        encoding=known.encoding if encoding is None else encoding,
-        gaps=(*known.gaps, *(gaps or ())),
-    )
+    known: dict[str, Any] = {"separator": separator, "thousands": thousands, "decimal": decimal, "encoding": encoding}
+    given = {key: value for key, value in known.items() if value is not None}
+    written = replace(inputs.notation, gaps=(*inputs.notation.gaps, *(gaps or ())), **given)
     rows = predict_files(network, files, written, rows_of, probabilities, threshold)
     card = models.card_of(network)
     kind = tasks.kind_of(card.task.kind)

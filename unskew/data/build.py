@@ -14,12 +14,11 @@ from torch import Tensor
 from unskew.data import checks
 from unskew.data.columns import Array
 from unskew.data.dataset import Dataset
-from unskew.data.inputs import Column, Inputs, standardised
+from unskew.data.inputs import Column, Inputs, standardised, tokens, vocabulary
 from unskew.data.patients import part_of, set_aside
 from unskew.data.preprocess import ColumnSums, Preprocess, RawRows, lacking
 from unskew.data.rows import ByteImages, Items, Rows, are_items, arrays_of, blocks, extremes, joined, unpacked
 from unskew.data.table import TEST, TRAIN, DataTable, label_name, names_of_numbers, names_to, numbered
-from unskew.data.text import tokens, vocabulary
 from unskew.errors import ConfigError, DataError, warn
 from unskew.keys import Key
 from unskew.tasks.targets import IGNORED, TOKENS, LabelType, mislabelled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.columns import Array, column, gaps_in, is_gap, no_value
-from unskew.data.inputs import Column, column_notes, refused_row
+from unskew.data.inputs import LENGTH, Column, column_notes, refused_row
 from unskew.data.patients import most_frequent, unnamed_patients
 from unskew.data.preprocess import LARGEST, LONGEST, ColumnSums, agreed, no_category
 from unskew.data.rows import arrays_of
@@ -25,7 +25,6 @@ from unskew.data.table import (
     label_name,
     names_of_numbers,
 )
-from unskew.data.text import LENGTH
 from unskew.errors import DataError, did_you_mean, obeyed, warn, writable
 from unskew.tasks.targets import RowError, mislabelled
 from unskew.words import counted, some, spelling_variants

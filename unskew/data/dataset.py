@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import FIRST_WORD, UNKNOWN, Inputs
 from unskew.data.preprocess import RawRows
 from unskew.data.rows import Items, Rows, as_tensor
-from unskew.data.text import FIRST_WORD, UNKNOWN
 from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.tasks.targets import CLASS, LabelType, Targets
 from unskew.tree import Tree

@@ -1,6 +1,11 @@
-"""Preprocessing of raw inputs; it is stored with a trained model."""
+"""Preprocessing of raw inputs; it is stored with a trained model.
+
+Texts become token ids, with a vocabulary from the training texts only.
+"""
 
 import math
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,11 +31,63 @@ from unskew.data.columns import (
 )
 from unskew.data.places import by_number
 from unskew.data.rows import ByteImages, blocks, padded, unpacked
-from unskew.data.text import FIRST_WORD, tokens, words
 from unskew.errors import ConfigError, DataError, did_you_mean, warn
 from unskew.tasks.targets import RowError
 from unskew.tree import Tree
 from unskew.words import composed, counted, some
+
+# ---------------------------------------------------------------- texts
+VOCABULARY = 10_000
+"""Token ids are 0 .. VOCABULARY - 1; an embedding needs this many rows."""
+LENGTH = 200
+"""Tokens per text, shorter texts padded and longer ones cut at the end."""
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+OF_COLUMN = 500
+"""Words that a column of texts beside others has, the commonest."""
+
+
+class _BetweenWords(dict[int, int | str]):
+    """A table for `str.translate`: all but letters with their marks, digits and apostrophes become spaces.
+
+    Characters without a visible form, such as a soft hyphen, are left out: they stand within words.
+    """
+
+    def __missing__(self, code: int) -> int | str:
+        char, category = chr(code), unicodedata.category(chr(code))
+        kept = char == "'" or char.isalnum() or category[0] == "M"
+        self[code] = code if kept else "" if category == "Cf" else " "
+        return self[code]
+
+
+_BETWEEN = _BetweenWords({ord("\u2019"): "'"})
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words (letters of any language, digits, apostrophes); HTML line breaks are spaces.
+
+    >>> words("It's a Größe_2")
+    ["it's", 'a', 'größe', '2']
+    """
+    plain = text.replace("<br />", " ").lower()
+    return (plain if plain.isascii() else unicodedata.normalize("NFC", plain)).translate(_BETWEEN).split()
+
+
+def vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> dict[str, int]:
+    """Ids from 2 on for the `size - 2` commonest words, commonest first, equally common ones in alphabetical order."""
+    counts = Counter(word for text in texts for word in words(text))
+    ranked = sorted(counts, key=lambda w: (-counts[w], w))[: size - 2]
+    return {word: i for i, word in enumerate(ranked, start=FIRST_WORD)}
+
+
+def tokens(texts: Sequence[str], ids: Mapping[str, int], length: int = LENGTH) -> Tensor:
+    """Token ids, int64 (N, length); 0 is padding, 1 a word outside the vocabulary.
+
+    >>> tokens(["Good, good film!"], {"good": 2}, length=4)
+    tensor([[2, 2, 1, 0]])
+    """
+    rows = [[ids.get(word, UNKNOWN) for word in words(text)[:length]] for text in texts]
+    return torch.tensor([row + [PADDING] * (length - len(row)) for row in rows], dtype=torch.int64).reshape(-1, length)
+
 
 FAR_BEYOND = 20
 """Times that one part's largest pixel is another's, from which on they can hardly have been scaled alike."""
@@ -133,6 +190,25 @@ def _of_client(numbers: tuple[float, ...], client: npt.NDArray[np.int64] | int) 
     return np.asarray(numbers)[client] if len(numbers) > 1 else numbers[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Notation:
+    """How a CSV file is written.
+
+    Attributes:
+        separator: Character between the columns; by default a comma, in a .tsv file a tab.
+        decimal: Character before the decimals.
+        thousands: Character between thousands; by default none.
+        encoding: Encoding, as Python names it.
+        gaps: Words for a missing value, besides the usual ones.  A number means all its spellings.
+    """
+
+    separator: str | None = None
+    decimal: Literal[".", ","] = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    gaps: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Inputs:
     """The way from raw inputs to tensors.
@@ -144,8 +220,7 @@ class Inputs:
         vocabulary: Words of the training texts, in the order of their token ids.
         columns: Columns of a table, in order.
         clients: Names of the clients with numbers of their own in some columns.
-        gaps: Words of the table for a missing value; a word that is a number means that number, too.
-        thousands, decimal, encoding: Format of the table's file (`unskew.data.tables.TableOptions`).
+        notation: Of the table's file.
         shape: Of one example as the network takes it; empty for texts and tables.
         dtype: "float32" or "int64", of inputs that stay as given; else empty.
         largest: Largest absolute value of the raw training images; else None.
@@ -159,10 +234,7 @@ class Inputs:
     vocabulary: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     clients: tuple[str, ...] = ()
-    gaps: tuple[str, ...] = ()
-    thousands: str = ""
-    decimal: Literal[".", ","] = "."
-    encoding: str = "utf-8"
+    notation: Notation = Notation()
     shape: tuple[int, ...] = ()
     dtype: str = ""
     largest: float | None = None
@@ -184,8 +256,7 @@ class Inputs:
 
     def read_as(self, other: "Inputs") -> "Inputs":
         """The same, for raw inputs in the format of `other`: of a file, or in colour or grey."""
-        how = {key: getattr(other, key) for key in ("gaps", "thousands", "decimal", "encoding", "made_grey")}
-        return replace(self, **how)
+        return replace(self, notation=other.notation, made_grey=other.made_grey)
 
     def of(self, client: str | int | None) -> "Inputs":
         """The same with the numbers of one client only, so that those of others are not disclosed.
@@ -257,7 +328,7 @@ class Inputs:
         if len(self.clients) > 1 and any(column.by_client for column in self.columns):
             raise DataError(f"clients' rows are scaled apart: name whose these are, as in client={self.clients[0]!r}")
         # A table that was trained on may have held the word itself; in a CSV file it meant a gap.
-        gaps = {c.name: (*self.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
+        gaps = {c.name: (*self.notation.gaps, *(one for one in GAPS if one not in c.values)) for c in self.columns}
         table = raw_table(x, list(gaps), gaps)
         ready = torch.from_numpy(prepared(self.columns, table, 0))
         for one in self.columns:

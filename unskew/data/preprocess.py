@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.columns import WRITTEN, Array, RawTable, column, gaps_in, is_date, natural, numbers_as_words, value_of
-from unskew.data.inputs import Column, Inputs, prepared
-from unskew.data.text import FIRST_WORD, OF_COLUMN, vocabulary
+from unskew.data.inputs import FIRST_WORD, OF_COLUMN, Column, Inputs, prepared, vocabulary
 from unskew.errors import ConfigError, DataError, did_you_mean, obeyed
 from unskew.words import composed, some
 

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from unskew.data.columns import Array, RawTable, is_gap, listed, value_of
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, words
 from unskew.data.patients import Bools, Ints, PatientIds, coded
 from unskew.data.places import Place, by_number
 from unskew.data.preprocess import ColumnRule, Preprocess, looks_like_texts
 from unskew.data.rows import are_items, blocks
-from unskew.data.text import words
 from unskew.errors import DataError
 from unskew.keys import Key
 from unskew.tasks.targets import CLASS, SURVIVAL, Targets

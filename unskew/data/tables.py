@@ -7,9 +7,9 @@ Polars reads them by the given options; formats are not guessed.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from unskew.data.columns import (
     frame_of,
     gap_numbers,
 )
-from unskew.data.inputs import Column, Inputs, check_known
+from unskew.data.inputs import Column, Inputs, Notation, check_known
 from unskew.data.latest import Latest
 from unskew.data.patients import PatientIds
 from unskew.data.places import Place, by_number, path_of
@@ -40,8 +40,8 @@ OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """The roles of a table's columns, as in `unskew.data.own.table`, and the format of a CSV file.
+class TableOptions(Notation):
+    """The roles of a table's columns, as in `unskew.data.own.table`, and how a CSV file is written.
 
     Attributes:
         target: Column of the target; several columns for several targets, such as time and event.
@@ -54,11 +54,6 @@ class TableOptions:
             client's rows (or patients), by default a fifth.  Or a table: its `latest` names the column of times, and
             test rows are those later than `after`, or the latest `share` of each client's.
         leave_out: Columns to ignore; in a folder some files may lack them.
-        separator: Character between the columns of a CSV file; by default a comma, in a .tsv file a tab.
-        decimal: Character before the decimals in a CSV file.
-        thousands: Character between thousands in a CSV file; by default none.
-        encoding: Encoding of the CSV files, as Python names it.
-        gaps: Words of a CSV file for a missing value, besides the usual ones.  A number means all its spellings.
         classes: Names of all classes, in order, where a client may lack some.
         alone: The file is one client's own: a column `client` is left out if it is there.
     """
@@ -69,11 +64,6 @@ class TableOptions:
     patient_ids: PatientIds | None = None
     test: str | float | Latest | None = None
     leave_out: tuple[str, ...] = ()
-    separator: str | None = None
-    decimal: Literal[".", ","] = "."
-    thousands: str = ""
-    encoding: str = "utf-8"
-    gaps: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     alone: bool = False
 
@@ -170,8 +160,8 @@ def table(
         declared=options.classes,
         alone=options.alone,
     )
-    way = Inputs(**{key: getattr(options, key) for key in ("gaps", "thousands", "decimal", "encoding")})
-    return replace(rows, notes=(*notes, *rows.notes), way=way if kind == "csv" else Inputs())
+    notation = Notation(**{of.name: getattr(options, of.name) for of in fields(Notation)})
+    return replace(rows, notes=(*notes, *rows.notes), way=Inputs(notation=notation) if kind == "csv" else Inputs())
 
 
 def _without(data: Any, columns: Collection[str]) -> Any:
@@ -183,7 +173,7 @@ def _without(data: Any, columns: Collection[str]) -> Any:
 
 # ---------------------------------------------------------------- for a model
 def for_model(
-    path: Path, options: TableOptions, columns: Sequence[Column]
+    path: Path, notation: Notation, columns: Sequence[Column]
 ) -> tuple[list[dict[str, str | None]], dict[str, Any], Place]:
     """Input of `predict` from a table: rows as written, the columns of training, and each row's place.
 
@@ -193,8 +183,8 @@ def for_model(
     kind = kind_of(str(path))
     if kind is None or not path.is_file():
         raise DataError(f"there is no table ({SHOWN}) {path.absolute()}, like that of training")
-    native, lines = _native(kind, path, options)
-    frame = frame_of(_typed(native, options) if kind == "csv" else native, str(path)).columns
+    native, lines = _native(kind, path, notation)
+    frame = frame_of(_typed(native, notation) if kind == "csv" else native, str(path)).columns
     for column in columns:
         check_known(f"{path} has", column.name, list(frame))
     written = [{name: None if of is None else str(of) for name, of in row.items()} for row in native.rows(named=True)]
@@ -202,9 +192,9 @@ def for_model(
 
 
 # ---------------------------------------------------------------- files
-def separator_of(path: Path, options: TableOptions) -> str:
+def separator_of(path: Path, notation: Notation) -> str:
     """The character between the columns of a CSV file."""
-    return options.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    return notation.separator or ("\t" if path.suffix.lower() == ".tsv" else ",")
 
 
 def _frames(kind: str, path: Path, options: TableOptions) -> Frame | dict[str, Frame]:
@@ -246,7 +236,7 @@ def read(kind: str, path: Path, options: TableOptions, words: Sequence[str] = ()
     import polars  # takes a tenth of a second, and most runs read no table
 
     native, lines = _native(kind, path, options)
-    frame = _typed(native, options, words) if kind == "csv" else native
+    frame = _typed(native, options, words, options.names) if kind == "csv" else native
     frame = frame.with_columns(frame[name].cast(polars.String) for name in words if name in frame.columns)
     if "" in frame.columns and frame[""].null_count() == frame.height:
         frame = frame.drop("")
@@ -262,7 +252,7 @@ def _place(lines: Array) -> Place:
     return lambda row: f"line {lines[row]}" if len(lines) else by_number(row)
 
 
-def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
+def _native(kind: str, path: Path, notation: Notation) -> tuple[Any, Array]:
     """One file as Polars has it, of a CSV file as words, and the line in which each row begins."""
     import polars
 
@@ -272,7 +262,7 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
             return polars.read_parquet(path, glob=False), np.empty(0)
-        how = {"separator": separator_of(path, options), "encoding": options.encoding}
+        how = {"separator": separator_of(path, notation), "encoding": notation.encoding}
         frame = polars.read_csv(path, **how, infer_schema=False, glob=False)
     except LookupError as error:
         raise ConfigError(f"encoding: {error}; name one that Python knows, such as 'cp1252'") from None
@@ -291,7 +281,7 @@ def _native(kind: str, path: Path, options: TableOptions) -> tuple[Any, Array]:
     return frame.select(polars.all().str.strip_chars()), lines
 
 
-def _typed(frame: Any, options: TableOptions, words: Sequence[str] = ()) -> Any:
+def _typed(frame: Any, notation: Notation, words: Sequence[str] = (), names: Sequence[str] = ()) -> Any:
     """A CSV file's words as numbers where all of a column are, in the declared notation, or as truths; gaps as nulls.
 
     Names and labels with zeros before other digits stay words, which 007 is and 7 is not; so do numbers with other than
@@ -299,26 +289,26 @@ def _typed(frame: Any, options: TableOptions, words: Sequence[str] = ()) -> Any:
     """
     import polars
 
-    decimal, thousands = re.escape(options.decimal), re.escape(options.thousands)
+    decimal, thousands = re.escape(notation.decimal), re.escape(notation.thousands)
     grouped = rf"^[+-]?\d{{1,3}}({thousands}\d{{3}})*({decimal}\d*)?$"
-    frame, typed = frame.select(polars.when(~polars.all().is_in([*GAPS, *options.gaps])).then(polars.all())), []
+    frame, typed = frame.select(polars.when(~polars.all().is_in([*GAPS, *notation.gaps])).then(polars.all())), []
     for column in frame:
-        known, named = column.drop_nulls(), column.name in options.names
+        known, named = column.drop_nulls(), column.name in names
         if not len(known) or column.name in words or (named and known.str.contains(r"^[+-]?0\d").any()):
             continue
         if known.str.to_lowercase().is_in(["true", "false"]).all():
             typed.append(column.str.to_lowercase() == "true")
             continue
-        if options.thousands and known.filter(known.str.contains(thousands)).str.contains(grouped).all():
-            column = column.str.replace_all(options.thousands, "", literal=True)
-        if options.decimal != ".":
+        if notation.thousands and known.filter(known.str.contains(thousands)).str.contains(grouped).all():
+            column = column.str.replace_all(notation.thousands, "", literal=True)
+        if notation.decimal != ".":
             if column.str.contains(".", literal=True).any():
                 continue
-            column = column.str.replace(options.decimal, ".", literal=True)
+            column = column.str.replace(notation.decimal, ".", literal=True)
         numbers = column.cast(polars.Int64, strict=False)
         if numbers.null_count() > column.null_count():
             numbers = column.cast(polars.Float64, strict=False)
         if numbers.null_count() == column.null_count():
-            is_gap = np.isin(numbers.cast(polars.Float64).to_numpy(), gap_numbers(options.gaps))
+            is_gap = np.isin(numbers.cast(polars.Float64).to_numpy(), gap_numbers(notation.gaps))
             typed.append(numbers.set(polars.Series(is_gap), None))
     return frame.with_columns(typed)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from unskew.models.network import AtLeastOne, Network, sequence, vectors_of
 
 FIRST_WORD = 2
-"""The first token id that is a word's, as in `unskew.data.text`: 0 is padding, 1 any word outside the vocabulary."""
+"""The first token id that is a word's, as in `unskew.data.inputs`: 0 is padding, 1 any word outside the vocabulary."""
 
 
 @final

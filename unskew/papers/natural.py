@@ -19,8 +19,8 @@ from torch import nn
 
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.inputs import tokens, vocabulary
 from unskew.data.named import arrays_of
-from unskew.data.text import tokens, vocabulary
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired, same

@@ -352,7 +352,7 @@ def predict(
     """
     card = card_of(model)
     if card.inputs.kind == "table" and isinstance(x, str | Path):
-        x = tables.for_model(path_of(x), notation(card.inputs), card.inputs.columns)[1]
+        x = tables.for_model(path_of(x), card.inputs.notation, card.inputs.columns)[1]
     if card.inputs.kind == "images" and isinstance(x, str | Path):
         x = image_folders.images_below(user_path(x)) if user_path(x).is_dir() else [x]
     if card.inputs.kind == "images" and isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
@@ -424,13 +424,6 @@ def card_of(model: nn.Module) -> ModelCard:
     if not isinstance(card, ModelCard):
         raise ConfigError("expected a model of load_model or history.model, which describes its inputs")
     return card
-
-
-def notation(inputs: Inputs) -> tables.TableOptions:
-    """Options of the CSV file that a model was trained on, where they were given."""
-    return tables.TableOptions(
-        "", gaps=inputs.gaps, thousands=inputs.thousands, decimal=inputs.decimal, encoding=inputs.encoding
-    )
 
 
 def save_model(model: nn.Module, path: Path | str) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from unskew import machine
 from unskew.data import image_folders, tables
-from unskew.data.inputs import Inputs
+from unskew.data.inputs import Inputs, Notation
 from unskew.data.places import Place, by_number
 from unskew.errors import DataError, noted
 from unskew.protocol import ClientId
@@ -34,7 +34,7 @@ Read = tuple[list[Row], Any, Place]
 def predict_files(
     model: nn.Module,
     paths: Sequence[Path],
-    options: tables.TableOptions,
+    notation: Notation,
     client: ClientId | str | None = None,
     probabilities: bool = False,
     threshold: float | None = None,
@@ -44,7 +44,7 @@ def predict_files(
     Args:
         model: From `load_model`.
         paths: The files, of the kind that the model was trained on.
-        options: How a CSV file is written: `separator`, `thousands`, `decimal`, `encoding` and `gaps`.
+        notation: How a CSV file is written.
         client: As in `predict`.
         probabilities: Add the probability of every class.
         threshold: As in `predict`.
@@ -60,7 +60,7 @@ def predict_files(
     """
     card = models.card_of(model)
     read = {"table": _rows, "images": _images, "texts": _texts}.get(card.inputs.kind, _numbers)
-    shown, x, place = read(card.inputs, paths, options)
+    shown, x, place = read(card.inputs, paths, notation)
     if not shown:
         raise DataError(f"{paths[0]} is empty: there is nothing to predict")
     by_class: list[Row] = [{}] * len(shown)
@@ -83,23 +83,23 @@ def predict_files(
     ]
 
 
-def _rows(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+def _rows(inputs: Inputs, paths: Sequence[Path], notation: Notation) -> Read:
     if paths[0].suffix.lower() == ".npy":
-        return _numbers(inputs, paths, options)
+        return _numbers(inputs, paths, notation)
     path = _one(paths, "one table (.csv, .tsv, .parquet, .pq)", tables.kind_of(str(paths[0])) is not None)
-    return tables.for_model(path, options, inputs.columns)
+    return tables.for_model(path, notation, inputs.columns)
 
 
-def _images(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+def _images(inputs: Inputs, paths: Sequence[Path], notation: Notation) -> Read:
     if paths[0].suffix.lower() == ".npy":
-        return _numbers(inputs, paths, options)
+        return _numbers(inputs, paths, notation)
     files = [file for path in paths for file in (image_folders.images_below(path) if path.is_dir() else [path])]
     if not files:
         raise DataError(f"there is no image below {paths[0].absolute()}")
     return [{"file": str(file)} for file in files], files, by_number
 
 
-def _texts(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+def _texts(inputs: Inputs, paths: Sequence[Path], notation: Notation) -> Read:
     path = _one(paths, "one file of texts, a text a line (.txt)", paths[0].suffix.lower() == ".txt")
     try:
         # Not splitlines, for which form feeds and other characters of a text end lines, too.
@@ -112,7 +112,7 @@ def _texts(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) 
     return [{"text": text} for text in texts], texts, by_number
 
 
-def _numbers(inputs: Inputs, paths: Sequence[Path], options: tables.TableOptions) -> Read:
+def _numbers(inputs: Inputs, paths: Sequence[Path], notation: Notation) -> Read:
     path = _one(paths, "one array of examples (.npy)", paths[0].suffix.lower() == ".npy")
     try:
         if not path.is_file():
