@@ -621,7 +621,7 @@ class FedDistr(OneModel, OwnNetworks):
             covers="the embeddings of one client, if an example is added or removed. Labels, numbers of clusters and "
             "the metrics that a client reports are not covered",
             server="each participant's noised embeddings, labels and numbers of clusters; no model and no image. Over "
-            "a network, a client with metrics on also reports its number of examples, losses and test results",
+            "a network, with metrics on, it also reports number of examples, losses and test results, without noise",
             clients="the noised embeddings that were kept and their labels, and not whose they are",
         )
 
