@@ -175,6 +175,7 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
     assert "Decision curve, FedAvg" in page
     _, info = run(tmp_path / "survival", task="survival", target=["age", "sick"], model="one_logit")
     assert (info["Effects"]["names"], info["Effects"]["ratio"]) == (["sex: m vs f", "noise"], "hazard")
+    assert "Importance" in run(tmp_path / "weighted", task=us.TaskConfig(kind="binary", class_weights="balanced"))[1]
 
 
 def test_another_model_reports_importance(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
     """The effects of a cell's global model; None if it is not linear, or its loss is no likelihood."""
     task, config, dataset = cell.setup.task, cell.experiment.task, cell.fed.dataset
     loss = loss_of(config.model, config.loss, task.kind) or next(iter(task.kind.losses))
-    known = LIKELIHOODS.get((task.kind.name, loss)) if cell.setup.inputs.loss is None else None
+    plain = cell.setup.inputs.loss is None and config.class_weights is None  # weighted, it is no likelihood
+    known = LIKELIHOODS.get((task.kind.name, loss)) if plain else None
     rows, width = cell.fed.clients.train.values, dataset.input_shape[0]
     theta = linear_predictor(model) if known is not None and config.model in LINEAR else None
     texts = any(column.kind == "text" for column in dataset.inputs.columns)  # of whose words no one stands alone
