@@ -76,11 +76,12 @@ class GlobalPredictions(Observer):
 def _confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
     """Examples of the global test set by class and predicted class; empty of many classes, or where it is not here."""
     trainer, classes = cell.sim.model.server_trainer, cell.setup.task.num_classes
-    probabilities, dataset = cell.setup.task.kind.probabilities, cell.setup.dataset
-    if probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
+    kind, dataset = cell.setup.task.kind, cell.setup.dataset
+    if kind.probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
         return ()
-    parts = [probabilities(of).argmax(1) for _, of in trainer.predict(model, trainer.device_data.x_test)]
-    counts = torch.bincount(dataset.y_test * classes + torch.cat(parts).cpu(), minlength=classes**2)
+    parts = (kind.predict(of, range(classes)) for _, of in trainer.predict(model, trainer.device_data.x_test))
+    predicted = torch.tensor([c for part in parts for c in part])
+    counts = torch.bincount(dataset.y_test * classes + predicted, minlength=classes**2)
     return tuple(map(tuple, counts.view(classes, classes).tolist()))
 
 

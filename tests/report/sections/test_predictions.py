@@ -85,17 +85,18 @@ def test_recall_by_class_is_a_mean_over_seeds_and_few_test_examples_are_named(mo
     assert table.note.endswith("Test examples are few: of class 2 there are 5, so that one more found is 20.0 points.")
 
 
-def test_a_run_reports_what_its_global_models_find_of_each_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "edges"), [("classification", [0.5]), ("ordinal", [-0.5, 0.5])])
+def test_a_run_reports_what_its_global_models_find_of_each_class(task: str, edges: list[float], tmp_path: Path) -> None:
     """By hand from the model's predictions; costs are in a report only of a run that reports more."""
-    y = np.where(X[:, 0] > 0.5, "ill", "well")
-    history = us.simulate(METHODS, data=(X, y), test=(-X, y), task="classification", split=us.IID(num_clients=2),
-                          seeds=(0, 1), rounds=2, out=tmp_path / "run", progress=False)  # fmt: skip
+    y, classes = np.digitize(X[:, 0], edges), range(len(edges) + 1)
+    history = us.simulate(METHODS, data=(X, y), test=(-X, y), task=task, split=us.IID(num_clients=2), seeds=(0, 1),
+                          rounds=2, out=tmp_path / "run", progress=False)  # fmt: skip
     predicted = np.array(us.predict(history.model("FedAvg", seed=1), -X))
     first, second = info_of(read(tmp_path / "run"), "FedAvg", RecallByClass)
     assert (first.seed, second.seed, second.round) == (0, 1, 2)
-    assert second.info.examples == ((y == "ill").sum(), (y == "well").sum())
+    assert second.info.examples == tuple(np.bincount(y))
     assert second.info.confused == tuple(
-        tuple(((predicted == taken) & (y == name)).sum() for taken in ("ill", "well")) for name in ("ill", "well")
+        tuple(((predicted == taken) & (y == c)).sum() for taken in classes) for c in classes
     )
     assert second.info.found == tuple(row[k] for k, row in enumerate(second.info.confused))
     for types, costs in (({RecallByClass}, False), ({RecallByClass, RankedClasses}, True)):
