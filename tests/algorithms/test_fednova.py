@@ -29,16 +29,6 @@ def test_work_under_momentum_has_the_published_closed_form(tau: int, rho: float)
     assert work(tau, momentum=rho) == pytest.approx(total, rel=1e-9)
 
 
-@given(st.integers(1, 60), st.floats(1e-4, 0.9))
-def test_work_under_a_pull_has_the_published_closed_form(tau: int, pull: float) -> None:
-    """(1 - (1 - eta mu)^tau) / (eta mu), and the recurrence a <- a (1 - eta mu) + 1."""
-    assert work(tau, pull=pull) == pytest.approx((1 - (1 - pull) ** tau) / pull, rel=1e-6)
-    total = 0.0
-    for _ in range(tau):
-        total = total * (1 - pull) + 1.0
-    assert work(tau, pull=pull) == pytest.approx(total, rel=1e-9)
-
-
 @given(st.integers(1, 12), MOMENTUM, st.floats(0.0, 5.0), st.integers(0, 1000))
 def test_a_displacement_is_the_weighted_sum_of_gradients(tau: int, rho: float, mu: float, seed: int) -> None:
     """I-9, for momentum, pull and both: random gradients through the optimiser that clients use."""

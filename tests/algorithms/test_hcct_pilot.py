@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.algorithms.conftest import World, half_square, line, world
-from unskew.algorithms.hcct import HCCT, HCCT_P, Pilot, ScoreReply, TrialMessage, best_trial
+from unskew.algorithms.hcct import HCCT, HCCT_P, Pilot, ScoreReply, TrialMessage, _add_held_out, best_trial
 from unskew.info import TriedAlpha
-from unskew.protocol import SgdConfig
+from unskew.protocol import Batch, SgdConfig
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 ONE = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
@@ -99,3 +99,9 @@ def test_a_gain_counts_from_a_standard_error_on() -> None:
     assert best_trial([alone, alone]) == 0
     assert best_trial([alone, {0: reply(7), 1: reply(6)}, {0: reply(8), 1: reply(6)}]) == 2
     assert best_trial([{0: ScoreReply(0, 0, 0.0)}]) is None
+
+
+def test_grades_are_judged_by_their_losses() -> None:
+    """Two logits are those of two classes, or the steps between three grades, of which the larger tells nothing."""
+    batch: Any = Batch(None, torch.tensor([0, 1]), torch.ones(2), None, torch.zeros(2, 2), torch.ones(2), None)  # type: ignore[arg-type]
+    assert [_add_held_out(1, classes, (0, 0, 0, 0.0), batch)[2] for classes in (2, 3)] == [1, None]

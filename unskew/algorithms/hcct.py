@@ -719,7 +719,7 @@ class HCCT:
     ) -> Step[tuple[ScoreReply, HCCTMemory | None]]:
         """Evaluate a trial's model on the examples that are held out."""
         params = yield from self.personalised(me, msg.params, _own(memory, msg.source))
-        tally = yield from fold(partial(_add_held_out, self.pilot.hold_out), params, (0, 0, 0, 0.0))
+        tally = yield from fold(partial(_add_held_out, self.pilot.hold_out, len(me.histogram)), params, (0, 0, 0, 0.0))
         return ScoreReply(int(tally[1]), None if tally[2] is None else int(tally[2]), float(tally[3])), memory
 
     def validate_reply(self, step: str, reply: Any, model: Params, layout: Layout) -> None:
@@ -866,12 +866,12 @@ def _own(memory: HCCTMemory | None, trial: int) -> Params | None:
     return None if memory is None else memory.trials.get(trial, memory.own)
 
 
-def _add_held_out(hold_out: int, tally: Any, batch: Batch) -> Any:
+def _add_held_out(hold_out: int, classes: int, tally: Any, batch: Batch) -> Any:
     """Add a batch's held-out examples to (examples seen, held out, right, sum of losses)."""
     seen, held_out, right, loss = tally
     real = batch.mask > 0
     chosen = real & ((seen + real.cumsum(0)) % hold_out == 0)
-    hit = _is_right(batch)
+    hit = _is_right(batch, classes)
     return (
         seen + real.sum(),
         held_out + chosen.sum(),
@@ -880,9 +880,9 @@ def _add_held_out(hold_out: int, tally: Any, batch: Batch) -> Any:
     )
 
 
-def _is_right(batch: Batch) -> Tensor | None:
-    """Mark the examples whose class was found, (batch,) bool; None if there are no classes."""
-    if batch.y.dim() != 1 or batch.y.is_floating_point() or batch.logits.dim() != 2:
+def _is_right(batch: Batch, classes: int) -> Tensor | None:
+    """Mark the examples whose class was found, (batch,) bool; None if logits are of no classes, as those of grades."""
+    if batch.y.dim() != 1 or batch.y.is_floating_point() or batch.logits.shape[1:] not in ((1,), (classes,)):
         return None
     return (batch.logits.argmax(1) if batch.logits.shape[1] > 1 else (batch.logits[:, 0] > 0).long()) == batch.y
 
