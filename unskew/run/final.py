@@ -27,14 +27,13 @@ from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import FEWEST, Measure
 from unskew.tasks.task import Task
 from unskew.tree import Params
+from unskew.words import some
 
 CONFUSED = 20
 """Most classes of a confusion matrix."""
 MOST_ROWS = 20_000
 """Test rows of all clients up to which results by row are kept: that is 300 kB for each method and seed."""
 LITTLE = "says little; see balanced_accuracy or macro_f1 (evaluate), or set task.class_weights"
-NAMED = 5
-"""Clients that a warning names."""
 
 
 def right(task: Task, columns: Columns) -> Tensor:
@@ -102,11 +101,10 @@ class OneClassFound(Observer):
         alike = sorted(c for c in hits if only_class_found(hits[c], y[rows[c]]) is not None)
         if not alike:
             return
-        first = [names[c] if names else str(c) for c in alike[:NAMED]]
-        more = ", ..." if len(alike) > NAMED else ""
+        called = some([names[c] if names else str(c) for c in alike])
         warning = (
             f"own models right on test examples of one class only, though at least {MISSED} are of others: "
-            f"{', '.join(first)}{more} ({len(alike)} of {len(own)} clients); their accuracy {LITTLE}"
+            f"{called} ({len(alike)} of {len(own)} clients); their accuracy {LITTLE}"
         )
         yield OneClassModels(clients=tuple(alike), warnings=(warning,))
 
