@@ -24,9 +24,9 @@ from unskew.algorithms.fedproto import Prototypes
 from unskew.errors import QuorumError, WireError
 from unskew.protocol import Me, Step, step
 from unskew.reduction import Each
-from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.membership import Membership
 from unskew.runtime.message import REPLIES, ClientInfo, Envelope, read, write
+from unskew.runtime.validation import check_count, counts_in
 from unskew.tree import Params
 
 

@@ -25,7 +25,7 @@ from unskew.algorithms.feddistr import EmbeddingNoise, FedDistr
 from unskew.algorithms.feddw import FedDW, LabelNoise
 from unskew.errors import ConfigError, RunError, WireError
 from unskew.protocol import Held, SgdConfig, Spending, hook
-from unskew.runtime.budget import NoisedUpload, charge
+from unskew.runtime.accounts import NoisedUpload, charge
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.message import (
     REPLIES,
@@ -151,7 +151,7 @@ def test_two_clients_of_a_machine_never_write_the_record_at_once(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = site()
-    monkeypatch.setattr("unskew.runtime.budget.LOCKED_WITHIN_S", 0.05)
+    monkeypatch.setattr("unskew.runtime.accounts.LOCKED_WITHIN_S", 0.05)
     there.client.state.mkdir()
     with closing(sqlite3.connect(there.client.state / "privacy.sqlite")) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -28,7 +28,7 @@ from unskew.protocol import Spending, hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
 from unskew.run.setup import Setup
-from unskew.runtime.budget import check_planned
+from unskew.runtime.accounts import check_planned
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
 from unskew.runtime.message import REQUESTS, ClientInfo, Envelope, read

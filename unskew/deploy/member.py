@@ -19,7 +19,7 @@ from unskew.deploy.watched import Vitals, serving
 from unskew.errors import DataError, DeployError, WireError, noted, shown
 from unskew.files import read_bytes, write_atomically
 from unskew.run.folder import locked
-from unskew.runtime.audit import append
+from unskew.runtime.accounts import append
 from unskew.runtime.client import ClientRuntime, reason_of
 from unskew.runtime.log import printable
 from unskew.runtime.message import REPLIES, REQUESTS, Envelope, Hello, Refusal, read, write

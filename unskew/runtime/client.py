@@ -43,9 +43,7 @@ from unskew.local.sequential import run_step
 from unskew.local.trainer import LocalTrainer
 from unskew.lock import lock, lockable
 from unskew.protocol import ClientId, Held, Keep, Me, hook, map_held, map_keep, personalise_of, steps_of
-from unskew.runtime.audit import record
-from unskew.runtime.budget import NoisedUpload, bind, charge
-from unskew.runtime.counts import taken_apart
+from unskew.runtime.accounts import NoisedUpload, bind, charge, record
 from unskew.runtime.log import log, printable
 from unskew.runtime.message import (
     REQUESTS,
@@ -64,7 +62,7 @@ from unskew.runtime.message import (
     write,
 )
 from unskew.runtime.policy import Rules
-from unskew.runtime.validation import Validator, limit_bytes, sizes_of
+from unskew.runtime.validation import Validator, limit_bytes, sizes_of, taken_apart
 from unskew.tree import Params, moved
 from unskew.words import counted
 

@@ -18,7 +18,6 @@ from unskew.errors import ProtocolError, WireError
 from unskew.keys import Key
 from unskew.local.executor import FIRST, WATCHED, Executor, StepJob, StepResult, Stored, Trainer
 from unskew.protocol import ClientId, Held, Keep, Layout, Me, Method, held_in, map_held, map_keep, steps_of
-from unskew.runtime.counts import taken_apart
 from unskew.runtime.memory import Memory
 from unskew.runtime.round import (
     Answer,
@@ -31,7 +30,7 @@ from unskew.runtime.round import (
     Size,
     size_of,
 )
-from unskew.runtime.validation import Validator, sizes_of
+from unskew.runtime.validation import Validator, sizes_of, taken_apart
 from unskew.runtime.values import check_type
 from unskew.tree import Params, moved
 from unskew.units import Bytes

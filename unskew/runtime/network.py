@@ -38,7 +38,6 @@ from unskew.protocol import (
     map_keep,
     steps_of,
 )
-from unskew.runtime.counts import check_count, counts_in
 from unskew.runtime.log import printable
 from unskew.runtime.membership import HELLO_S, Membership
 from unskew.runtime.memory import Memory
@@ -65,6 +64,8 @@ from unskew.runtime.validation import (
     Outline,
     Validator,
     by_path,
+    check_count,
+    counts_in,
     heavy_ones,
     limit_bytes,
     odd_ones,

@@ -1,25 +1,73 @@
-"""A client's own record of its noised uploads, across runs, and the limit of their privacy cost.
+"""A client's own accounts: a log of every request, and what its noised uploads have cost of its privacy.
+
+The audit log has a row for every request, on the disk before the answer leaves.
 
 Notation   z      noise multiplier of an upload: standard deviation of its noise over its L2 sensitivity
            q      share: probability that an example is in the upload's sample, 1 if all are
 All uploads from one data set are composed, over all experiments (`unskew.server.privacy.composed_epsilon`).
 
-The record is a database outside the run's folder, kept by data set, so that a new run or federation does not reset it.
-The same request, on the same data in the same run, draws the same noise, so answering it again costs nothing.
+They are recorded in a database outside the run's folder, by data set, so that a new run or federation does not reset
+it.  The same request, on the same data in the same run, draws the same noise, so answering it again costs nothing.
 """
 
+import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unskew.errors import RunError, WireError
-from unskew.files import PRIVATE
+from unskew.files import PRIVATE, append_row
 from unskew.protocol import Spending
+from unskew.runtime.message import HEAD_BYTES, Envelope
 from unskew.runtime.policy import Rules
 from unskew.server import privacy
 
+# ---------------------------------------------------------------- the audit log
+_RELEASED = {"hello": "a description of the client", "ask": "the step's reply", "fetch": "held values"}
+_REPORTED = {"examples": "counts of examples", "losses": "training losses", "scores": "test results", "sums": "sums"}
+
+
+def append(path: Path, action: str, **row: Any) -> None:
+    """Append a row to the audit log, synced to the disk; OSError if the disk refuses."""
+    append_row(path, {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "action": action[:40], **row})
+
+
+def record(path: Path, request: Envelope, reply: Envelope) -> None:
+    """Append a row on a request and its answer, synced to the disk; OSError if the disk refuses."""
+    asked, answered = _head(request), _head(reply)
+    context = asked.get("context")
+    place = {**(context if isinstance(context, dict) else {}), **asked}
+    row = {name: place.get(name) for name in ("run", "cell", "round", "hop", "step")}  # from elsewhere
+    row = {name: v[:80] if isinstance(v, str) else v for name, v in row.items() if type(v) in (int, str)}
+    for name, envelope in (("in", request), ("out", reply)):
+        row[f"bytes_{name}"] = len(envelope.head.encode("utf-8", "replace")) + envelope.payload
+    for name, envelope in (("request", request), ("reply", reply)):
+        digest = hashlib.sha256(envelope.head.encode("utf-8", "replace"))
+        for part in envelope.parts:
+            digest.update(hashlib.sha256(part).digest())
+        row[name] = digest.hexdigest()
+    if reply.action == "refused":
+        row["refused"] = answered.get("reason")
+    else:
+        reports = [name for key, name in _REPORTED.items() if answered.get(key)]
+        row["released"] = [_RELEASED[reply.action], *reports] if reply.action in _RELEASED else reports
+    append(path, request.action, **row)
+
+
+def _head(envelope: Envelope) -> dict[str, Any]:
+    """The head of an envelope that may be anything."""
+    try:
+        head = json.loads(envelope.head) if len(envelope.head) <= HEAD_BYTES else None
+    except (ValueError, RecursionError):
+        head = None
+    return head if isinstance(head, dict) else {}
+
+
+# ---------------------------------------------------------------- the privacy that uploads cost
 LOCKED_WITHIN_S = 30.0
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS uploads (at TEXT DEFAULT CURRENT_TIMESTAMP, data TEXT, experiment TEXT, cell INTEGER, "
