@@ -1,4 +1,4 @@
-"""CCVR: after each round the server retrains the head on features drawn from what clients say of theirs.
+"""CCVR: after each round the server retrains the head on features drawn from clients' means and covariances.
 
 M. Luo, F. Chen, D. Hu, Y. Zhang, J. Liang, J. Feng, "No Fear of Heterogeneity: Classifier Calibration for Federated
 Learning with Non-IID Data", NeurIPS 2021, section 4.  Equation numbers are this file's.
@@ -8,7 +8,7 @@ Round      FedAvg; then every client of the cohort measures the features of the 
 Server     N_c = sum_k n_kc,  mu_c = sum_k n_kc mu_kc / N_c                                              (1)
            S_c = (sum_k (n_kc - 1) S_kc + sum_k n_kc mu_kc mu_kc^T - N_c mu_c mu_c^T) / (N_c - 1)        (2)
            head <- least cross-entropy over `draws` features of each class from N(mu_c, S_c)             (3)
-Served     the model with the new head; training goes on from FedAvg's own
+Served     the model with the new head; training continues from FedAvg's
 Departures The paper calibrates once, after training.  A plan does not know which round is the last, so each is
            calibrated; what is served is the same as if it had been the last.  Second moments travel instead of S_kc.
            Every class counts alike in (3), and a class that no client has keeps its row.

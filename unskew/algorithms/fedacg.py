@@ -1,4 +1,4 @@
-"""FedACG: clients train from where the server's momentum will have carried the model.
+"""FedACG: clients train from the model moved ahead by the server's momentum.
 
 G. Kim, J. Kim, B. Han, "Communication-Efficient Federated Learning with Accelerated Client Gradient", CVPR 2024,
 Algorithm 1.  Equation numbers are this file's.

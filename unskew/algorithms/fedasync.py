@@ -1,4 +1,4 @@
-"""FedAsync: each model is mixed into the global one as it comes, the less the staler it is.
+"""FedAsync: each model is mixed into the global one as it comes, with less weight if it is stale.
 
 C. Xie, S. Koyejo, I. Gupta, "Asynchronous Federated Optimization", arXiv 1903.03934, 2019, Algorithm 1 and section
 5.2.  Equation numbers are this file's.

@@ -235,11 +235,11 @@ def completed(me: Me, params: Params, names: Collection[str], memory: Params | N
 
 
 def sent_part(params: Params, layout: Layout, personal: tuple[str, ...]) -> Params:
-    """Return the tensors that do not stay with clients: none if `personal` says all, in so many words.
+    """Return the tensors that do not stay with clients: none if `personal` is "all".
 
     Raises:
-        ConfigError: If all that can be trained would stay without being called all, as the head of a network of one
-            layer would.
+        ConfigError: If everything trainable would stay although `personal` is not "all", as with a network of one
+            layer.
     """
     if personal and "all" not in personal:
         shares_something(layout, personal, "personal", "independent")

@@ -1,4 +1,4 @@
-"""FedExP: the server's step is as long as the clients' updates disagree.
+"""FedExP: the server's step is the longer, the more the clients' updates disagree.
 
 D. Jhunjhunwala, S. Wang, G. Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
 Algorithm 1.  Equation numbers are this file's.

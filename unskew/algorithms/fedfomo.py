@@ -60,7 +60,7 @@ class FedFomo(OwnModels):
     Attributes:
         others: Models that a client is sent in a round.
         epsilon: Share of them that is drawn by chance.
-        hold_out: One of so many training examples is held out.
+        hold_out: One of this many training examples is held out.
         local: The clients' optimisation.
     """
 
@@ -123,7 +123,7 @@ class FedFomo(OwnModels):
 
 
 def held_out_loss(params: Params, every: int, n: int) -> Step[float]:
-    """Compute F_i: the mean loss of every so manieth of `n` training examples, in evaluation mode."""
+    """Compute F_i: the mean loss on one of `every` training examples, in evaluation mode."""
     _, total = yield from fold(partial(add_held_out, every), params, (0, 0.0))
     return float(total) / (n // every)
 

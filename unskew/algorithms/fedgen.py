@@ -1,4 +1,4 @@
-"""FedGen: the server learns to make features that the clients' heads agree on, and clients train their heads on them.
+"""FedGen: the server trains a generator of features that the clients' heads agree on, and clients train on them.
 
 Z. Zhu, J. Hong, J. Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021,
 Algorithm 1.  Equation numbers are this file's.

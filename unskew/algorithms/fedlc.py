@@ -4,7 +4,7 @@ J. Zhang, Z. Li, B. Li, J. Xu, S. Wu, S. Ding, C. Wu, "Federated Learning with L
 Calibration", ICML 2022, eq. (8).  Equation numbers are this file's.
 
 Notation   z_c    logit of class c;  n_c  the client's training examples of it;  tau  strength
-Local loss cross-entropy of z_c - tau n_c^(-1/4) in the place of that of z_c                                   (1)
+Local loss cross-entropy of z_c - tau n_c^(-1/4) instead of z_c                                          (1)
            A class that the client lacks counts as 1e-8 examples: it is all but left out.
 Server     FedAvg.
 Departures The paper's denominator leaves the true class out; public code takes the softmax over all, as here.  Class

@@ -1,4 +1,4 @@
-"""FedNTD: a client keeps what the received model knows of the classes that an example is not.
+"""FedNTD: distillation from the received model, over all classes but an example's own.
 
 G. Lee, M. Jeong, Y. Shin, S. Bae, S.-Y. Yun, "Preservation of the Global Knowledge by Not-True Distillation in
 Federated Learning", NeurIPS 2022, eq. (3) to (5).  Equation numbers are this file's.

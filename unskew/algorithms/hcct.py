@@ -107,7 +107,7 @@ class Pilot:
     Attributes:
         shares: Alphas to try, as shares of the clients' mean number of training examples.
         rounds: Number of rounds that each is tried for; groups first form in the second.
-        hold_out: One of so many training examples is held out.
+        hold_out: One of this many training examples is held out.
     """
 
     shares: tuple[Annotated[float, Ge(0.0)], ...] = (0.0, 0.1, 0.25, 0.5, 1.0)

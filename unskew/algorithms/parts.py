@@ -1,4 +1,4 @@
-"""Parts that several methods share and that are no paper's own idea."""
+"""Parts that several methods share."""
 
 import math
 from collections.abc import Callable, Collection, Sequence

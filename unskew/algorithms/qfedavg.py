@@ -13,7 +13,7 @@ Aim        min_w sum_k p_k / (q + 1) F_k(w)^{q+1}                               
 Client     y_k = LocalSGD(w; F_k), and F_k(w)
 Server     w <- w + sum_k p_k F_k^q d_k / sum_k p_k h_k                                               (2)
            h_k = q F_k^{q-1} L ||d_k||^2 + F_k^q                                                      (3)
-           With -L d_k in the place of client k's gradient, h_k L bounds the curvature of (1): a step of 1 / sum h_k
+           With -L d_k as client k's gradient, h_k L bounds the curvature of (1): a step of 1 / sum h_k
            needs no learning rate of its own, whatever q is.  q = 0 is FedAvg.
 Departures The paper draws clients with probability p_k and adds them up alike; here all are drawn alike, and p_k is in
            (2).  Its L is tuned, by the best learning rate at q = 0; here it is 1 / `local.lr` unless it is given.  As
