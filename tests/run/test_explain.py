@@ -193,6 +193,8 @@ def test_subgroups_and_sites_are_of_the_held_out_rows(tmp_path: Path) -> None:
     assert [g["value"] for g in groups] == ["f", "m"]
     assert sum(g["rows"] for g in groups) == held_out
     assert all(0.5 < g["result"] <= 1 for g in groups)
+    _, info = run(tmp_path / "margins", task=us.TaskConfig(loss="multi_margin"), local=us.SgdConfig())
+    assert "SiteCurves" not in info  # whose scores are no chances
 
 
 def test_noise_covers_none_of_it(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _confusion(cell: Cell, model: Params) -> tuple[tuple[int, ...], ...]:
     """Examples of the global test set by class and predicted class; empty of many classes, or where it is not here."""
     trainer, classes = cell.sim.model.server_trainer, cell.setup.task.num_classes
     kind, dataset = cell.setup.task.kind, cell.setup.dataset
-    if kind.probabilities is None or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
+    if not kind.targets.classes or classes > CONFUSED or not isinstance(trainer, LocalTrainer):
         return ()
     parts = (kind.predict(of, range(classes)) for _, of in trainer.predict(model, trainer.device_data.x_test))
     predicted = torch.tensor([c for part in parts for c in part])

@@ -367,7 +367,7 @@ def predict(
     kind, loss = tasks.kind_of(card.task.kind), card.task.loss
     kind = kind.linked(loss)
     kind = kind if card.task.target_scale is None else kind.scaled(card.task.target_scale)
-    of_classes = kind.probabilities if loss in (None, next(iter(kind.losses))) else None
+    of_classes = kind.probabilities
     if of_classes is None and (probabilities or threshold is not None):
         what = f"{card.task.kind} with the loss {loss or next(iter(kind.losses))}"
         raise ConfigError(

@@ -133,8 +133,9 @@ class TaskKind:
         return ConfigError(f"{setting}: {self.name} has no {name!r}{near} (it has {', '.join(known)})")
 
     def linked(self, loss: str | None) -> "TaskKind":
-        """The kind whose measures and predictions see outputs through this loss's link."""
-        return dataclasses.replace(self, link=self.links.get(loss or "", self.link))
+        """The kind whose measures see outputs through this loss's link; only those of the first loss tell chances."""
+        chances = self.probabilities if loss in (None, next(iter(self.losses))) else None
+        return dataclasses.replace(self, link=self.links.get(loss or "", self.link), probabilities=chances)
 
     def scaled(self, scale: Scale) -> "TaskKind":
         """The kind with outputs for targets (y - shift) / scale, seen in the target's own unit."""
@@ -168,9 +169,8 @@ class TaskKind:
         wanted = [self.measure(one) if isinstance(one, str) else one for one in further]
         measures = (self.headline, loss_measure(loss), *wanted)
         names = [m.name for m in measures]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"evaluate: two metrics are called {twice!r}; give one of them another name")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"evaluate: two metrics are called {twice[0]!r}; give one of them another name")
         return measures
 
     def check_evaluate(self, names: Sequence[str], models: Sequence[str]) -> None:

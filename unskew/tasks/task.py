@@ -217,7 +217,7 @@ def make_task(
             as in `trained_type` and `check_frozen`.
     """
     function = own_loss(loss if callable(loss) else kind.loss(loss))
-    kind = kind.linked(None if callable(loss) else loss)
+    kind = kind.linked("a function" if callable(loss) else loss)
     with Key(0).ambient():
         module = _without_counters(build())
     dtype = trained_type(module)
