@@ -123,12 +123,12 @@ def simulate(
     """Run methods on the same data, splits, cohorts and initial models.
 
     `global.*` is measured on the global test set, on which no client trains: `test`, else the test part of the data,
-    else rows set aside first, always the same.  Those are `test_fraction` of each class, and where data come
-    with their clients, of each client's classes (or events).  `personal.*` is measured on each client's own
-    test part: the rows of `test` that name it, else `test_fraction` of its remaining rows.
+    else rows set aside first, always the same.  Those are `test_fraction` of each class, and where data come with their
+    clients, of each client's classes (or events).  `personal.*` is measured on each client's own test part: the rows of
+    `test` that name it, else `test_fraction` of its remaining rows.
 
     Images of whole numbers 0..255 are scaled to [0, 1] and standardised per channel by the training part.  Floats are
-    taken as they are, and so are the columns of a table without `preprocess`.
+    not changed, nor are the columns of a table without `preprocess`.
 
     Networks, losses and metrics that cannot be imported must be given to `resume` again.  PyTorch's settings in this
     process, such as its number of threads, are restored on return.
@@ -143,7 +143,7 @@ def simulate(
             * {client: any of these}
             * the path of a table, .csv or .parquet
             * a torch Dataset of (input, label) pairs
-            * what `unskew.load` returns, or a name
+            * the result of `unskew.load`, or a name
 
             Inputs of several parts are a tuple, the network's positional arguments, or a dictionary, its keyword
             arguments.  With `out`, the run's folder keeps all rows given as values, in data.npz.
@@ -152,26 +152,26 @@ def simulate(
             Under methods that average no whole network clients may have several: {client: network}, or a list.
         target, client: Columns of a table: the labels, and the client that holds the row.  A target of several columns
             names them all, as in target=["days", "died"].
-        patient: Column of a table that says who is in the row.  All rows of a patient are in one part: training,
+        patient: Column of a table with the patient of each row.  All rows of a patient are in one part: training,
             validation or test.  Shares are then of patients.
-        patient_ids: Whose ids these are: the "network"'s, where an id is one person, or each "site"'s own.  Asked for
-            where an id occurs at several clients.
+        patient_ids: Whose ids these are: the "network"'s, where an id is one person, or each "site"'s own.  Needed if
+            an id occurs at several clients.
         test: The global test set, in any form of `data`.  Where it names its clients, its rows are their own test rows,
-            too.  Of a table also the column of test rows, the share of each client's, or
-            Latest("admitted", after="2024-06-30"), the latest; Latest takes times beside arrays, too.
+            too.  Of a table also the column of test rows, the share of each client's, or Latest("admitted",
+            after="2024-06-30"), the latest; Latest takes times beside arrays, too.
         preprocess: How a table's columns are prepared: gaps filled, numbers scaled, words as 0/1 columns, all by
             training rows.  True is Preprocess().
         split: Division of the data among clients; by default that of the data, else Dirichlet(0.1) over 20 clients, or
             IID where targets are no classes.
-        local: Local optimisation of methods given by name, or that leave theirs as it is by default.
-        rounds, eval_every: Communication rounds, and those from one evaluation to the next.
+        local: Local optimisation of methods given by name, or with their default one.
+        rounds, eval_every: Communication rounds, and rounds between evaluations.
         seeds: The seeds to repeat the run with.  UntilDecided(until=0.5) adds seeds until every comparison with FedAvg
             is decided, or its interval narrower than half a point.
         task: What is learned, such as "regression", or settings of data and model, as in
-            TaskConfig(class_weights="balanced").  What it and another argument both say must be the same.
+            TaskConfig(class_weights="balanced").  It must not contradict other arguments.
         loss: A loss of that kind of task by name, or a function from (outputs, targets) to the loss of each example.
-        transform: A function from an example's input, as the network takes it, to another of its shape.  It changes
-            training examples alone, anew in each epoch, and may draw from global generators.
+        transform: A function from an example's input, as the network takes it, to another of its shape.  It is applied
+            to training examples in each epoch, and may draw from global generators.
         bounds: Add training alone, FedAvg, and training on pooled data.
         out: Keep the run's folder there, with report.html, for `resume`; by default it is removed with the history.
         progress: Show a bar in a terminal or a notebook, and a few lines in a log, on stderr.
@@ -183,19 +183,19 @@ def simulate(
         evaluate: Models to evaluate, global, personal and personal_on_global, and metrics to report beside the
             headline, such as balanced_accuracy, macro_f1, auroc, lowest_recall.  A metric of your own is a `Measure`,
             or a function from (outputs, targets) of all examples to a number of which more is better.
-        evaluate_clients: Clients whose own models are evaluated: all, the cohort that trained in the round, or so many,
-            drawn once for each seed.
+        evaluate_clients: Clients whose own models are evaluated: all, the cohort of the round, or a number, drawn once
+            for each seed.
         by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
-        unseen: Clients that take no part and are served the trained models: a share of the clients, or their names;
-            `Unseen` also says how they adapt.
-        public: Rows that the server has and all clients know: a share of all training rows, a client's, by its name, or
-            others, in any form of `data`.
+        unseen: Clients that do not train and get the trained models: a share of the clients, or their names; `Unseen`
+            also says how they adapt.
+        public: Rows known to the server and all clients: a share of all training rows, a client's by its name, or other
+            rows in any form of `data`.
         stop, keep_models, world, runtime: The same as in a configuration file.
 
     Raises:
         ConfigError, DataError: If the experiment is impossible.
         RunError: If `out` exists or cannot be written.
-        KeyboardInterrupt: At Ctrl-C or a signal to end, in training after the round; it says what is kept of the run.
+        KeyboardInterrupt: At Ctrl-C or a signal to end, after the round in training; its text says what is kept.
         QuorumError: If training fails, naming method, seed and round.
         DivergedError: If every method diverged under every seed; else the history's `diverged` names those that did.
     """
@@ -264,24 +264,24 @@ def resume(
     force: bool = False,
     allow_code: bool = False,
 ) -> History:
-    """Go on with a run that was stopped, from its last checkpoint; of one that ended, its history.
+    """Resume a stopped run from its last checkpoint; for a finished run, return its history.
 
-    It ends with the bits of a run that was never stopped.  The folder has its settings and data.
+    It ends with the bits of a run that was never stopped.
 
     Args:
         folder: The folder that `simulate(out=...)` or `unskew run` wrote to.
-        model: The network, if the run was given one as a value: the same, with the weights that it had then.
-        loss, transform, metrics, public: The same as then, if the run was given values that cannot be imported;
-            metrics are those of `evaluate`.
+        model: The network, if the run was given one as a value: the same, with its initial weights.
+        loss, transform, metrics, public: The same as in the run, if they were values that cannot be imported; metrics
+            are those of `evaluate`.
         progress, callback: As in `simulate`.
-        force: Go on even though versions, device or executor have changed; the bits may then differ.
-        allow_code: Import methods or a network of one's own that the folder names as `module:attribute`; never for a
-            folder from elsewhere whose code one would not run.
+        force: Resume although versions, device or executor have changed; the bits may then differ.
+        allow_code: Import methods or a network of your own that the folder names as `module:attribute`.  Never for a
+            folder from elsewhere whose code you would not run.
 
     Raises:
-        ConfigError: If the run has methods that no file describes, or a value is missing or is none of the run's, or
-            it names code and `allow_code` is not given.
-        RunError: If the folder is not a run, was changed, or was begun with another network or in another environment.
+        ConfigError: If a method was a value, a value is missing or not the run's, or the run names code and
+            `allow_code` is not given.
+        RunError: If the folder is not a run, was changed, or has another network or environment.
         DivergedError, QuorumError, KeyboardInterrupt: As in `simulate`.
     """
     folder = user_path(folder)
@@ -599,9 +599,9 @@ def _dataset(task: TaskConfig, data: object, table: Mapping[str, Any]) -> Datase
 
 @contextmanager
 def stopped_as_python(folder: str | Path | None) -> Iterator[threading.Event]:
-    """End in KeyboardInterrupt whenever a request to stop came, so that no `except Exception` around a run swallows it.
+    """Raise KeyboardInterrupt whenever a request to stop came, so that no `except Exception` around a run hides it.
 
-    The loop of the run takes requests itself, and sets the event; before and after it a request ends this at once.
+    In a run its loop takes requests, and sets the event; before and after it a request stops this at once.
     """
     stop, said = threading.Event(), ""
 

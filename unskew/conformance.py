@@ -1,11 +1,11 @@
-"""Checks for a method of one's own: everything that unskew's methods have to stand, on six small clients.
+"""Checks for a method of your own: all checks of unskew's methods, on six small clients.
 
     import unskew as us
 
     def test_my_method():
         us.check_method(Mine())
 
-A method that passes is the same method in every executor, over a network, and in a run that is resumed.
+A method that passes gives the same results in every executor, over a network, and in a resumed run.
 """
 
 import copy
@@ -49,7 +49,7 @@ class Moment:
 
     Attributes:
         round: The last round; 0 before the first.
-        bits: The server's state and each client's memory as they would be saved.
+        bits: The server's state and each client's memory, as saved.
         models: The model of each client, and under None the global one.
     """
 
@@ -59,7 +59,7 @@ class Moment:
 
 
 def check_method(method: Any, network: Callable[[], nn.Module] | None = None) -> None:
-    """Run a method in every way that unskew runs methods, and refuse it if results differ between them.
+    """Run a method in every executor, through bytes and resumed, and refuse it if results differ.
 
     Checked in three rounds of four of six clients:
 

@@ -4,7 +4,7 @@ A method, a loss term or a wrapper declares its needs in a class attribute:
 
     needs: ClassVar[tuple[str, ...]] = ("classes", "classifier")
 
-A kind of task says what it gives (`TaskKind.gives`).  Without `needs` every task will do.
+A kind of task says what it gives (`TaskKind.gives`).  Without `needs` it suits every task.
 """
 
 from collections.abc import Mapping
