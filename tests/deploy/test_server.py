@@ -360,15 +360,12 @@ def test_a_client_evaluates_one_model_a_round_whoever_asks_and_how_often(small: 
         request = EvaluationRequest(context, parts, "", False)
         return read(client_runtime.answer(write("evaluate", request, encode(model))), REPLIES)
 
-    layout = client_runtime.open_setup(0).initial
-    true = dict(zip(layout, final.values(), strict=True))
+    true = dict(zip(client_runtime.open_setup(0).initial, final.values(), strict=True))
     assert ask(true, 2, "hostile").scores == ask(true, 2, "again").scores != ()
-    only = {name: value * 0 + 9.0 * (name.endswith("bias")) * (torch.arange(10) == 3) for name, value in true.items()
-            if name.endswith("bias")}  # fmt: skip
-    constant = {name: only.get(name, value * 0) for name, value in true.items()}
+    third = 9.0 * (torch.arange(10) == 3)
+    constant = {name: value * 0 + (third if name.endswith("bias") else 0) for name, value in true.items()}
     for round in (0, 1, 2):
-        refused = ask(constant, round, "hostile")
-        assert refused.reason.startswith("this client has given scores of model ")
+        assert ask(constant, round, "hostile").reason.startswith("this client has given scores of model ")
     assert "in this round already" in ask(true, 2, "hostile", parts=("personal", "val")).reason
     assert ask(constant, 3, "hostile").reason == "round 3 lies behind the experiment's last, 2"
 
