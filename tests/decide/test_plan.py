@@ -41,9 +41,8 @@ def means(folder: Path) -> dict[tuple[str, str], float]:
     return {(r["method"], r["metric"]): r["mean"] for r in rows}
 
 
-def parts(experiment: Experiment) -> tuple[Any, dict[int, Any]]:
-    setup = run_setup.prepare(experiment)
-    return setup, {s: run_setup.divide(experiment, setup.dataset, s) for s in experiment.seeds}
+def costs(experiment: Experiment) -> Forecast:
+    return forecast(run_setup.prepared(experiment, run_setup.IN_PROCESS))
 
 
 # ---------------------------------------------------------------- bytes
@@ -55,7 +54,7 @@ def test_bytes_are_those_of_the_run_to_the_byte(
     experiment = tiny(
         "rounds=5", "seeds=[0, 3]", "clients_per_round=2", "world.outage.late=0.2", "eval_every=2", methods=MANY
     )
-    found = forecast(experiment, *parts(experiment))
+    found = costs(experiment)
     actual = means(loop.start(experiment, tmp_path / "run").folder)
     for cost in found.costs:
         assert cost.traffic == "exact"
@@ -70,9 +69,9 @@ def test_rounds_that_are_not_driven_are_taken_to_be_as_those_after_the_first(
 ) -> None:
     """FedAvg sends the same in every round of a full cohort, OneShot in its first only; how many are driven is work."""
     experiment = tiny("rounds=50", methods=f'[[methods]]\nname = "{name}"\n')
-    (whole,) = forecast(experiment, *parts(experiment)).costs
+    (whole,) = costs(experiment).costs
     monkeypatch.setattr(plan, "JOBS", 0)
-    (short,) = forecast(experiment, *parts(experiment)).costs
+    (short,) = costs(experiment).costs
     assert (short.traffic, short.rounds_driven) == ("extrapolated", 2)
     assert (whole.traffic, whole.rounds_driven) == ("exact", 50)
     assert short.bytes == whole.bytes
@@ -275,7 +274,7 @@ def test_twice_the_rounds_take_twice_the_time_and_half_the_evaluations_half_of_t
 
     def cost(*overrides: str) -> MethodCost:
         experiment = tiny(*overrides)
-        return forecast(experiment, *parts(experiment)).costs[0]
+        return costs(experiment).costs[0]
 
     short, long, seldom = cost("rounds=4"), cost("rounds=8"), cost("rounds=4", "eval_every=2")
     assert short.training_s == pytest.approx(4 * 4 * 0.25)  # 4 rounds of 4 clients
@@ -292,6 +291,6 @@ def test_workers_share_the_training_but_the_longest_job_is_the_least_it_takes(
     job_of(monkeypatch, 1.0)
     for several, expected in ((2, 2.0), (4, 1.0), (8, 1.0)):
         experiment = tiny("rounds=1", "runtime.executor=workers", f"runtime.workers={several}")
-        found = forecast(experiment, *parts(experiment))
+        found = costs(experiment)
         assert found.workers == several
         assert found.costs[0].training_s == pytest.approx(expected)

@@ -187,7 +187,7 @@ def two_that_came(tiny: Callable[..., Experiment], method: str, *settings: str) 
     experiment = tiny("unseen=0.5", *settings, methods=f"[[methods]]\n{method}\n")
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
-    sim, _ = run_setup.simulator(experiment, experiment.methods[0], setup, fed, 0)
+    sim, _ = run_setup.simulator(run_setup.PreparedRun(experiment, setup, {0: fed}), experiment.methods[0], 0)
     came = UnseenClients(sim, setup.task, fed, 0, 1)
     for i in range(2):
         yield sim.start(), came, came.me(came.first + i, 1)

@@ -80,7 +80,7 @@ def test_attackers_train_on_poisoned_examples_and_nothing_else_is_changed(tiny: 
     experiment = tiny("world.attack={name='label_flip', fraction=0.5}")
     setup = run_setup.prepare(experiment)
     fed = run_setup.divide(experiment, setup.dataset, 0)
-    trainer, _, _ = run_setup.clients(experiment, experiment.methods[0], setup, fed, 0)
+    trainer, _, _ = run_setup.clients(run_setup.PreparedRun(experiment, setup, {0: fed}), experiment.methods[0], 0)
     lied = (trainer.device_data.y != setup.dataset.y_train).nonzero()[:, 0]
     malicious = experiment.world.attack.malicious(4, Key(0))
     of_malicious = torch.cat([fed.clients.train[c] for c in malicious])

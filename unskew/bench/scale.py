@@ -32,9 +32,8 @@ from unskew.experiment import config
 from unskew.keys import Key
 from unskew.machine import peak_resident
 from unskew.run import loop
-from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate
-from unskew.run.setup import Backend, InMemoryInputs
+from unskew.run.setup import Backend, InMemoryInputs, PreparedRun, simulator
 
 POPULATIONS = (100, 10_000, 100_000, 1_000_000)
 COHORTS = (10, 100, 1000)
@@ -109,7 +108,7 @@ def _population(clients: int, cohorts: Sequence[int], reports: bool) -> list[Ben
         backend = Backend(InMemoryInputs(dataset=dataset))
         setup = backend.prepare(experiment)
         for cohort in cohorts:
-            sim, _ = run_setup.simulator(_experiment(clients, cohort), method, setup, fed, 0)
+            sim, _ = simulator(PreparedRun(_experiment(clients, cohort), setup, {0: fed}), method, 0)
             state, seconds = sim.start(), []
             for t in range(1, 4):
                 began = time.perf_counter()

@@ -21,7 +21,7 @@ class Planning(Observer):
         if cell.index or cell.round:
             return
         try:
-            costs = forecast(cell.experiment, cell.setup, cell.run.feds)
+            costs = forecast(cell.run)
         except Exception as error:  # a failed forecast must not stop the run
             print(f"warning: no plan.json: {type(error).__name__}: {error}", file=sys.stderr)
             return

@@ -84,9 +84,10 @@ class Training:
         nobody = Ragged(parts.val.values[:0], np.zeros(len(parts.val), np.int64))
         # Pooled data would have the validation rows among them.
         fed = divided_as(self.fed, ClientIndices(parts.train, nobody, parts.test))
-        run_setup.check_method(run_setup.PreparedRun(sites.experiment, sites.setup, {self.seed: fed}), self.method)
+        run = run_setup.PreparedRun(sites.experiment, sites.setup, {self.seed: fed})
+        run_setup.check_method(run, self.method)
         self.sim: Simulator[Any]
-        self.sim, train = run_setup.simulator(sites.experiment, self.method, sites.setup, fed, self.seed)
+        self.sim, train = run_setup.simulator(run, self.method, self.seed)
         self.pooled = train is not fed
         self.state: Any = self.sim.start()
 

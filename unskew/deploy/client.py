@@ -27,7 +27,7 @@ from unskew.keys import Key
 from unskew.protocol import Spending, hook, steps_of
 from unskew.run import models
 from unskew.run import setup as run_setup
-from unskew.run.setup import Setup
+from unskew.run.setup import PreparedRun, Setup
 from unskew.runtime.accounts import check_planned
 from unskew.runtime.client import ClientRuntime, ClientSetup
 from unskew.runtime.membership import layout_hash
@@ -116,7 +116,7 @@ def open_client(
             raise WireError(f"cell must be 0 to {len(cells) - 1}, got {cell}")
         seed, method = cells[cell]
         fed = feds[experiment.seeds.index(seed)]
-        trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
+        trainer, population, _ = run_setup.clients(PreparedRun(experiment, setup, {seed: fed}), method, seed)
         trainer, mine = trainer.of(client), fed.clients[client]
 
         def keep_model(own: Params, shared: Params | None) -> None:

@@ -289,15 +289,9 @@ class OverNetwork(run_setup.Backend):
 
     def runtime(self, run: PreparedRun, cell: int) -> tuple[Driver[Any], FederatedData]:
         """Run the plan here, and its steps on the clients."""
-        experiment, setup, (seed, method) = run.experiment, run.setup, run_setup.cells(run.experiment)[cell]
-        fed = run.feds[seed]
-        trainer, population, _ = run_setup.clients(experiment, method, setup, fed, seed)
-        of_server: dict[str, Any] = {
-            "server_trainer": trainer,
-            "measures": setup.task.measures,
-            "public": trainer.public,
-        }
-        model = replace(population.model, num_classes=setup.task.num_classes, **of_server)
+        experiment, (seed, method) = run.experiment, run_setup.cells(run.experiment)[cell]
+        fed, (trainer, population, _) = run.feds[seed], run_setup.clients(run, method, seed)
+        model = replace(population.model, measures=run.setup.task.measures, public=trainer.public)
         sums = self.deployment.sums if cell == 0 else {}
         before = [NetworkTransfer(1, -1, c, "up", "sums", len(write("", of).head), 0) for c, of in sums.items()]
         clients = RemoteClients(

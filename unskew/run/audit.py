@@ -277,7 +277,8 @@ def audit(experiment: Experiment, method: NamedMethod, runs: int | None = None, 
     while len(claims) < (runs or 2):
         log.key, seed = log.key / len(claims), experiment.seeds[0] + len(claims)
         fed = run_setup.divide(experiment, setup.dataset, seed)
-        trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
+        run = run_setup.PreparedRun(experiment, setup, {seed: fed})
+        trainer, population, train = run_setup.clients(run, method, seed)
         cohort = experiment.cohort(train.num_clients)
         sim: Simulator[Any] = Simulator(audited, population, Sequential(trainer), seed=seed, clients_per_round=cohort)
         state = sim.start()

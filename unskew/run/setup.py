@@ -115,6 +115,22 @@ class Setup:
         return self.tasks[0]
 
 
+@dataclass(eq=False)
+class PreparedRun:
+    """What the cells of a run share.
+
+    Attributes:
+        experiment, setup: The experiment, and its parts.
+        feds: The division of the data, by seed.
+        pool: Its worker processes.
+    """
+
+    experiment: Experiment
+    setup: Setup
+    feds: dict[int, FederatedData]
+    pool: JobPool | None = field(default=None, kw_only=True)
+
+
 def prepare(experiment: Experiment, inputs: InMemoryInputs = InMemoryInputs(), one_client: bool = False) -> Setup:
     """Read the data, build the network once, choose device and executor.
 
@@ -404,13 +420,12 @@ def target_scale(config: TaskConfig, setup: Setup, fed: FederatedData) -> Scale 
     return kind.scale(fed.dataset.y_train[rows], config.loss or next(iter(kind.losses)))
 
 
-def clients(
-    experiment: Experiment, method: NamedMethod, setup: Setup, fed: FederatedData, seed: int
-) -> tuple[LocalTrainer, Population, FederatedData]:
+def clients(run: PreparedRun, method: NamedMethod, seed: int) -> tuple[LocalTrainer, Population, FederatedData]:
     """Objects that answer the clients' requests, the clients' metadata, and the clients a method trains.
 
     With pooled data one client holds everything.
     """
+    experiment, setup, fed = run.experiment, run.setup, run.feds[seed]
     train = pooled(fed) if hook(method.method, "pooled") else fed
     device, dataset = setup.device, fed.dataset
     weights = class_weights(experiment.task, dataset, train, fed.unseen)
@@ -492,17 +507,12 @@ def _drawn(setup: Setup, key: Key) -> Params:
 
 
 def simulator(
-    experiment: Experiment,
-    method: NamedMethod,
-    setup: Setup,
-    fed: FederatedData,
-    seed: int,
-    workers: tuple[JobPool, int] | None = None,
+    run: PreparedRun, method: NamedMethod, seed: int, workers: tuple[JobPool, int] | None = None
 ) -> tuple[Simulator[Any], FederatedData]:
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and the cell's number."""
-    trainer, population, train = clients(experiment, method, setup, fed, seed)
-    playing = played(experiment, method, seed, fed.num_clients)
-    executor = setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
+    experiment, (trainer, population, train) = run.experiment, clients(run, method, seed)
+    playing = played(experiment, method, seed, run.feds[seed].num_clients)
+    executor = run.setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
     alone = hook(method.method, "pooled")
     sim = Simulator(
         playing,
@@ -519,22 +529,6 @@ def simulator(
 
 
 # ---------------------------------------------------------------- where the clients are
-@dataclass(eq=False)
-class PreparedRun:
-    """What the cells of a run share.
-
-    Attributes:
-        experiment, setup: The experiment, and its parts.
-        feds: The division of the data, by seed.
-        pool: Its worker processes.
-    """
-
-    experiment: Experiment
-    setup: Setup
-    feds: dict[int, FederatedData]
-    pool: JobPool | None = field(default=None, kw_only=True)
-
-
 class Backend:
     """The place where clients run; the base class is this process and its workers.
 
@@ -562,8 +556,7 @@ class Backend:
     def runtime(self, run: PreparedRun, cell: int) -> tuple[Driver[Any], FederatedData]:
         """The runtime of a cell, by its number, and the clients the method trains."""
         seed, method = cells(run.experiment)[cell]
-        workers = (run.pool, cell) if run.pool else None
-        return simulator(run.experiment, method, run.setup, run.feds[seed], seed, workers)
+        return simulator(run, method, seed, (run.pool, cell) if run.pool else None)
 
 
 IN_PROCESS = Backend()
@@ -594,7 +587,7 @@ class Opener(PreparedRun):
     def __call__(self, index: int) -> WorkerSetup:
         """Build the method, the data on their device, and the clients' metadata."""
         seed, method = cells(self.experiment)[index]
-        trainer, population, _ = clients(self.experiment, method, self.setup, self.feds[seed], seed)
+        trainer, population, _ = clients(self, method, seed)
         clients_of_all = self.feds[seed].num_clients
         return WorkerSetup(played(self.experiment, method, seed, clients_of_all), trainer, population.me)
 
@@ -629,7 +622,7 @@ def check_method(run: PreparedRun, method: NamedMethod) -> None:
         if hook(method.method, "needs_public") and not run.experiment.public:
             raise ConfigError(f"it needs public data; {NO_PUBLIC.partition('; ')[2]}")
         for i, (seed, fed) in enumerate(run.feds.items()):
-            sim, train = simulator(run.experiment, method, setup, fed, seed)
+            sim, train = simulator(run, method, seed)
             if known and (check_examples := hook(method.method, "check_examples")) is not None:
                 check_examples(int(train.label_counts.sum(1).max()))
             if i == 0:

@@ -31,7 +31,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.protocol import SERVER_ID, ClientId, Fitted, Fold, Layout, Me, Run, Sgd, drive, report_of
 from unskew.run import setup as run_setup
 from unskew.run.evaluation import eval_set, evaluate, evaluated_clients
-from unskew.run.setup import Setup
+from unskew.run.setup import PreparedRun
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Trace
 from unskew.tree import Params, leaves
@@ -126,15 +126,15 @@ class DryRun:
     abandoned: int
 
 
-def prepare(experiment: Experiment, method: NamedMethod, setup: Setup, fed: FederatedData, seed: int) -> PreparedMethod:
+def prepare(run: PreparedRun, method: NamedMethod, seed: int) -> PreparedMethod:
     """A method's clients under a seed, as a run would make them."""
-    trainer, population, train = run_setup.clients(experiment, method, setup, fed, seed)
-    workers = experiment.runtime.workers or machine.cores()
+    trainer, population, train = run_setup.clients(run, method, seed)
+    workers = run.experiment.runtime.workers or machine.cores()
 
     def window(model_bytes: int) -> int:
-        return setup.executor_kind.window(model_bytes, workers, setup.device.type)
+        return run.setup.executor_kind.window(model_bytes, workers, run.setup.device.type)
 
-    return PreparedMethod(method, seed, trainer, population, train is not fed, window)
+    return PreparedMethod(method, seed, trainer, population, train is not run.feds[seed], window)
 
 
 def dry_run(

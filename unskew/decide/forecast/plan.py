@@ -10,7 +10,7 @@ Energy is not predicted: nothing here measures power.
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import fmean
@@ -19,7 +19,6 @@ from typing import Any, get_args
 import torch
 
 from unskew import machine
-from unskew.data.federated import FederatedData
 from unskew.decide.forecast.dry_run import MOVED, Code, DryRun, Kind, PreparedMethod, Requests, dry_run, prepare
 from unskew.decide.forecast.measure import affine, threads
 from unskew.decide.forecast.memory import device_limit, memory_parts, model_bytes
@@ -33,7 +32,7 @@ from unskew.local.trainer import LocalTrainer
 from unskew.protocol import Sgd, hook
 from unskew.run import setup as run_setup
 from unskew.run.decide import FIRST
-from unskew.run.setup import Setup
+from unskew.run.setup import IN_PROCESS, PreparedRun, Setup
 from unskew.server import privacy
 
 JOBS = 2_000
@@ -94,30 +93,27 @@ def plan(experiment: Experiment, cluster: ClusterShape | None = None) -> Forecas
             experiment.runtime, executor="ray", workers=workers, device="cpu", executor_options=options
         )
         experiment = dataclasses.replace(experiment, runtime=runtime)
-    setup = run_setup.prepare(experiment)
-    feds = {seed: run_setup.divide(experiment, setup.dataset, seed) for seed in experiment.seeds}
-    for method in experiment.methods:
-        run_setup.check_method(run_setup.PreparedRun(experiment, setup, feds), method)
-    costs = forecast(experiment, setup, feds)
+    costs = forecast(run_setup.prepared(experiment, IN_PROCESS))
     if cluster is not None:
         costs = dataclasses.replace(costs, nodes=cluster.nodes, limit=cluster.memory)
     costs.refuse()
     return costs
 
 
-def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> Forecast:
-    """Costs of a run of these parts.
+def forecast(run: PreparedRun) -> Forecast:
+    """Costs of a run.
 
     Raises:
         QuorumError, ProtocolError: If a plan refuses its settings; the text names the method.
         ConfigError: If one exchange takes nearly all memory.
     """
+    experiment, setup = run.experiment, run.setup
     now, limit = machine.resident(), machine.available()
     workers = (experiment.runtime.workers or machine.cores()) if setup.executor_kind.processes else 1
     times = _Times(experiment, setup, workers, {})
     costs, parts, notes, around = [], [tuple[MemoryPart, ...]()], list[str](), 0.0
     for method in experiment.methods:
-        driven = _drive(experiment, setup, feds, method, notes)
+        driven = _drive(run, method, notes)
         if driven is None:
             costs.append(MethodCost(method.label))
             continue
@@ -126,7 +122,7 @@ def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedD
         costs.append(times.cost(driven))
         around += times.evaluation_s(driven.runs[0].evaluation) + driven.preparing_s
     seconds = [c.seconds for c in costs if c.seconds is not None]
-    run = Forecast(
+    whole = Forecast(
         run=experiment.name,
         seeds=len(experiment.seeds),
         rounds=experiment.rounds,
@@ -138,24 +134,25 @@ def forecast(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedD
         limit=None if limit is None else limit + now,
         device_limit=device_limit(setup),
         seconds=len(experiment.seeds) * (sum(seconds) + around) if len(seconds) == len(costs) else None,
-        notes=tuple(dict.fromkeys([*notes, *_notes(experiment, setup, feds)])),
+        notes=tuple(dict.fromkeys([*notes, *_notes(run)])),
         least=None if experiment.until is None else max(experiment.until.least, FIRST),
     )
     # The memory shown is that of the method that needs most: one that does not fit comes first.
-    of_each = [dataclasses.replace(run, parts=p) for p in parts]
-    return max(of_each, key=lambda f: (bool(f.too_large), f.peak_of("device"), f.everything), default=run)
+    of_each = [dataclasses.replace(whole, parts=p) for p in parts]
+    return max(of_each, key=lambda f: (bool(f.too_large), f.peak_of("device"), f.everything), default=whole)
 
 
-def _notes(experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData]) -> list[str]:
+def _notes(run: PreparedRun) -> list[str]:
     """Notes that follow from the run's settings, as of privacy."""
-    clients = next(iter(feds.values())).num_clients
+    experiment, clients = run.experiment, next(iter(run.feds.values())).num_clients
     given = experiment.rounds, clients, experiment.cohort(clients)
     planned = [(m.label, hook(m.method, "planned")) for m in experiment.methods]
     notes = [f"{label}: {of(*given)}" for label, of in planned if of is not None]
     noises = [(hook(m.method, "training_noise"), seed) for seed, m in run_setup.cells(experiment)]
     notes += privacy.together(of(seed, *given) for of, seed in noises if of is not None)
-    if setup.executor_kind.together:
-        notes.append(f"training was timed one client at a time; the {setup.executor} executor trains several at once")
+    if run.setup.executor_kind.together:
+        several = f"the {run.setup.executor} executor trains several at once"
+        notes.append(f"training was timed one client at a time; {several}")
     return notes + ["early stopping is on: these are the costs of all rounds"] * (experiment.stop != Stop())
 
 
@@ -177,19 +174,18 @@ class _Driven:
         return fmean(sum(v) + (rounds - len(v)) * fmean(v[1:] or v) for v in values)
 
 
-def _drive(
-    experiment: Experiment, setup: Setup, feds: Mapping[int, FederatedData], method: NamedMethod, notes: list[str]
-) -> _Driven | None:
+def _drive(run: PreparedRun, method: NamedMethod, notes: list[str]) -> _Driven | None:
     """Drive a method in both ways under as many seeds as its share of the jobs allows; None if its plan refuses."""
     code, runs, sure, label = Code(), list[DryRun](), {EXACT}, method.label
-    left = min(JOBS, MOST_BYTES / model_bytes(setup)) / len(experiment.methods)
+    experiment, feds = run.experiment, run.feds
+    left = min(JOBS, MOST_BYTES / model_bytes(run.setup)) / len(experiment.methods)
     first: tuple[PreparedMethod, float] | None = None
     for i, seed in enumerate(experiment.seeds):
         if i and left <= 0:
             sure.add("extrapolated")
             break
         began = time.monotonic()
-        prepared = prepare(experiment, method, setup, feds[seed], seed)
+        prepared = prepare(run, method, seed)
         first = first or (prepared, time.monotonic() - began)
         share = left / (len(experiment.seeds) - i) / 2
         moved, still = (
