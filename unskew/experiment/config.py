@@ -192,8 +192,8 @@ class Stop:
     """Conditions that end a method's training before its last round.
 
     Attributes:
-        metric: The headline metric over all clients' validation examples is this good: an accuracy this high, an error
-            this low.  The test set decides nothing.
+        metric: The mean headline of clients, weighted by their validation examples, is this good: an accuracy this
+            high, an error this low.  The test set decides nothing.
         patience: It has not improved for so many rounds.
         megabytes: Everything sent so far, in 10^6 bytes.
         seconds: Wall-clock time of this method and seed; the round it ends in differs between runs.
@@ -211,7 +211,7 @@ class KeepModels:
 
     Attributes:
         every: Rounds between kept models; 0 keeps none.
-        best: Keep the model with the best headline over all clients' validation examples.
+        best: Keep the model with the best mean headline of clients, weighted by their validation examples.
     """
 
     every: Annotated[int, Ge(0)] = 0
