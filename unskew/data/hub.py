@@ -35,7 +35,7 @@ class HubOptions:
     """A part of a repository.
 
     Attributes:
-        image, label: Columns, "image" and "label" by default.  Images are PIL's, or uint8 arrays (H, W) or (H, W, 3).
+        image, label: Columns, "image" and "label" by default.
         text: Column of texts, instead of images.
         domain: Column of the domain of a training example; none by default.
         train, test: Splits, "train" and "test" by default; test "none" sets a fixed fifth of train aside.
@@ -165,19 +165,13 @@ def check_depth(image: Any, where: str) -> None:
 
 
 def image_of(value: Any, size: int | None, where: str) -> npt.NDArray[np.uint8]:
-    """One image as uint8, (H, W) if it is grey, else (H, W, 3).
+    """An image of Pillow's as uint8, (H, W) if it is grey, else (H, W, 3).
 
     Raises:
-        DataError: If it is not an image of 8 bits a channel, or an array of another size than asked for.
+        DataError: If it is none, or has other than 8 bits a channel.
     """
-    if hasattr(value, "convert"):  # PIL's; Pillow itself is not imported here
-        check_depth(value, where)
-        image = value.convert("L" if value.mode in GREY else "RGB")
-        return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
-    array = np.asarray(value)
-    is_bytes = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0 and array.max() <= 255
-    fits = array.ndim == 2 or array.shape[2:] in ((1,), (3,))
-    if not (is_bytes and fits) or (size is not None and array.shape[:2] != (size, size)):
-        wanted = "(H, W) or (H, W, 3)" if size is None else f"{size} x {size}, as arrays are not resized,"
-        raise DataError(f"{where}: an image of 0..255, {wanted} is needed, got {array.dtype} {array.shape}")
-    return np.asarray(array[..., 0] if array.shape[2:] == (1,) else array, dtype=np.uint8)
+    if not hasattr(value, "convert"):  # Pillow itself is not imported here
+        raise DataError(f"{where}: an image is needed, got {type(value).__name__}; name the column of images")
+    check_depth(value, where)
+    image = value.convert("L" if value.mode in GREY else "RGB")
+    return np.asarray(image if size is None else image.resize((size, size)), dtype=np.uint8)
