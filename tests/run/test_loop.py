@@ -300,7 +300,7 @@ def test_a_round_without_a_result_is_said_and_the_run_goes_on(
 
     folder = loop.start(tiny(*settings, "rounds=6"), tmp_path / "run", Notes()).folder
     assert (folder / "summary.json").exists()
-    assert ("about 43 % of rounds keep fewer than 3 of 4" in said[0]) == ("secure_sum" in settings[0])
+    assert ("About 43 % of rounds keep fewer than 3 of 4" in said[0]) == ("secure_sum" in settings[0])
     of_rounds = [r for r in rows(folder, "info") if r["type"] == AbandonedRound.__name__]
     warned = {r["round"]: r["info"]["warnings"][0] for r in of_rounds}
     assert warned
