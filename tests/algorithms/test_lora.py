@@ -80,6 +80,7 @@ def base() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
+@pytest.mark.usefixtures("unreported")
 @peft
 def test_only_adapters_and_the_head_travel_and_are_kept(tmp_path: Path) -> None:
     """Rank 2 on 6 -> 8: 12 numbers in A, 16 in B; the head 18.  The checkpoint and the ledger hold these 46."""

@@ -227,6 +227,7 @@ def test_networks_that_do_not_go_together_are_refused(models: Any, method: str, 
         run(models, method)
 
 
+@pytest.mark.usefixtures("unreported")
 def test_a_run_of_two_networks_ends_as_one_that_was_never_stopped(tmp_path: Path) -> None:
     nets = [network(8), network(8, nn.Tanh), network(12), network(8)]
     whole = run(nets, "lgfedavg", rounds=3)

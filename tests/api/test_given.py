@@ -16,7 +16,7 @@ from unskew.experiment import config
 from unskew.run import loop
 
 # Their towns have one class each, which is warned of.
-pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")]
+pytestmark = [pytest.mark.usefixtures("unreported"), pytest.mark.filterwarnings("ignore::unskew.errors.DataWarning")]
 RNG = np.random.default_rng(5)
 CENTRES = RNG.normal(size=(3, 6)).astype(np.float32) * 2
 Y = np.arange(240) % 3

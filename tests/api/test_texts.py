@@ -46,6 +46,7 @@ def test_every_form_of_a_list_of_texts_is_the_same(form: Any) -> None:
     assert curve(form(TEXTS)) == expected
 
 
+@pytest.mark.usefixtures("unreported")
 def test_a_run_on_texts_is_kept_and_goes_on(tmp_path: Path) -> None:
     kept = us.simulate(METHOD, data=SITES, rounds=2, out=tmp_path / "r", progress=False)
     (tmp_path / "r" / "summary.json").unlink()

@@ -23,6 +23,7 @@ HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals.csv"
 METHODS = {"FedAvg": us.FedAvg(), "alone": us.Independent()}
 
 
+pytestmark = pytest.mark.usefixtures("unreported")
 KEPT = tempfile.TemporaryDirectory()
 
 

@@ -54,6 +54,7 @@ def test_a_file_needs_no_unskew_to_be_read(run: Path, unskew: Unskew) -> None:
     assert (card["client"], card["method"], card["seed"]) == (None, "fedavg", 0)
 
 
+@pytest.mark.usefixtures("unreported")
 @pytest.mark.parametrize("scaled", [True, False])
 def test_an_exported_regression_says_how_outputs_become_the_target_s_unit(
     scaled: bool, here: Path, unskew: Unskew

@@ -1,18 +1,13 @@
 """A first look at data: numbers with a known answer, and sentences that name site and column."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars
 import pytest
-from typer.testing import CliRunner
 
 import unskew as us
-from unskew.cli.app import app
 from unskew.data.look import Look
-from unskew.errors import DataError
 
 RNG = np.random.default_rng(4)
 N = 200
@@ -59,29 +54,6 @@ def test_the_share_of_a_numbers_variance_between_sites() -> None:
     assert look.targets[0].classes == ()
     assert number(look, "labels").value == pytest.approx(0.75)
     assert look.targets[0].by_site[1] == pytest.approx((5.5, 1))
-
-
-def test_patients_are_counted_at_each_site_and_named_where_they_are_in_both_parts(tmp_path: Path) -> None:
-    """Eight rows a patient: numbers 0 to 18 in Basel's 150 rows, 18 to 24 in Bern's 50, and the two 18s are two."""
-    frame = table(who=[i // 8 for i in range(N)], part=[int(i == 0) for i in range(N)])
-    look = seen(frame, patient="who", patient_ids="site", test="part")
-    assert (look.patients, [site.patients for site in look.sites]) == (26, [19, 7])
-    assert "who" not in {column.name for column in look.columns}
-    (said,) = (note for note in look.notes if "patient" in note)
-    assert said == (
-        "column 'who': patient 0 is for training in row 1 and for testing in row 0: "
-        "put all rows of a patient into one part, or leave test out"
-    )
-    frame = frame.drop("part")
-    assert not any("patient" in note for note in seen(frame, patient="who", patient_ids="site").notes)
-    assert seen(frame, patient="who", patient_ids="network").patients == 25
-    with pytest.raises(DataError, match=r"1 patient id occurs at several sites, such as 18 at Basel and Bern"):
-        seen(frame, patient="who")
-    frame.write_csv(tmp_path / "h.csv")
-    columns = ("--target", "sick", "--client", "site", "--patient", "who", "--patient-ids", "site")
-    printed = CliRunner().invoke(app, ["data", str(tmp_path / "h.csv"), *columns], catch_exceptions=False).stdout
-    assert "200 rows, 26 patients, " in " ".join(printed.split())
-    assert re.search("Basel +│? *19 ", printed)
 
 
 def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:

@@ -216,6 +216,7 @@ def test_test_rows_that_a_seed_draws_have_no_say() -> None:
     assert fed.dataset.inputs != data.inputs
 
 
+@pytest.mark.usefixtures("unreported")
 @silent_sites
 @pytest.mark.filterwarnings("ignore:row 1 has no value in any column")
 def test_an_exported_model_prepares_raw_rows_as_training_did(tmp_path: Path) -> None:

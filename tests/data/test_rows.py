@@ -54,6 +54,7 @@ def test_a_network_of_two_inputs_whose_second_is_constant_is_that_of_one(executo
         assert all(torch.allclose(learned[0][name], t, rtol=1e-4, atol=1e-6) for name, t in other.items())
 
 
+@pytest.mark.usefixtures("unreported")
 def test_parts_are_predicted_for_by_name_and_a_run_of_them_is_resumed(tmp_path: Path) -> None:
     history = run(data=({"image": IMAGES, "table": TABLE}, Y), model=Two, out=tmp_path / "run")
     model = history.model("fedavg")

@@ -82,6 +82,7 @@ def test_a_run_with_a_rule_gets_a_higher_most(begun_with_the_rule: Path, tmp_pat
         more_seeds.add(begun_with_the_rule, tmp_path / "other", until(0.001, 7))
 
 
+@pytest.mark.usefixtures("unreported")
 def test_data_that_the_folder_holds_move_with_it(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = {f"site {k}": (draw.normal(size=(20, 3)), draw.integers(0, 2, 20)) for k in range(3)}

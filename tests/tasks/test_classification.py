@@ -113,6 +113,7 @@ def _unequal(classes: bool) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[
     return sites
 
 
+@pytest.mark.usefixtures("unreported")
 @pytest.mark.parametrize(
     ("kind", "headline"),
     [

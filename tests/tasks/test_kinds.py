@@ -272,6 +272,7 @@ def spread(outputs: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> floa
     return float(np.abs(outputs[:, 0] - y).max())
 
 
+@pytest.mark.usefixtures("unreported")
 @pytest.mark.parametrize("loss", ["squared", "absolute", "huber"])
 def test_a_scaled_target_is_learned_as_the_standardised_one_and_measured_in_its_own_unit(
     loss: str, tmp_path: Path
@@ -360,6 +361,7 @@ def test_calibration_is_the_same_in_any_order_of_rows_with_equal_scores() -> Non
     assert distinct.happened == (0.5,) * 10
 
 
+@pytest.mark.usefixtures("unreported")
 def test_targets_are_scaled_by_the_rows_that_train_under_each_seed(tmp_path: Path) -> None:
     """Test rows count nowhere, and the models of a seed keep the numbers of its own training rows."""
     how = {"model": "logistic", "task": "regression", "split": us.IID(num_clients=2), "rounds": 1, "progress": False}
