@@ -56,6 +56,7 @@ ROUND: Info = {
     "privacy": {"epsilon": "no guarantee", **SEEN},
     **SAID,
 }
+COVERED: Info = {"privacy": {"epsilon": 8.0, "delta": 1e-5, "covers": "the embeddings of one client", **SEEN}}
 
 
 def kind(info: Info) -> str:
@@ -154,6 +155,16 @@ def test_a_round_is_drawn_though_later_rounds_have_nothing_to_show(tmp_path: Pat
     titles = " | ".join(chart.title for chart in section.charts)
     for title in ("Embeddings by client", "What clients have in common", "Images by class"):
         assert title in titles
+
+
+def test_the_weakest_guarantee_and_the_nearest_image_of_all_seeds_are_told(tmp_path: Path) -> None:
+    def told(seed: int, t: int) -> Info:
+        privacy = {**COVERED["privacy"], "epsilon": 8.0 + seed}
+        found = {**ROUND, "privacy": privacy, "closest": {"0": 0.9 - 0.2 * seed, "1": None}}
+        return found if t == 1 else SAID
+
+    (row,) = _section(make_run(tmp_path / "run", {"feddistr": told}, seeds=(0, 1))).tables[0].entries
+    assert row.cells[:2] == ("0.70 (client 0)", "ε = 9 at δ = 1e-05. Covers the embeddings of one client.")
 
 
 # ---------------------------------------------------------------- alignment
