@@ -56,6 +56,13 @@ def test_the_share_of_a_numbers_variance_between_sites() -> None:
     assert look.targets[0].by_site[1] == pytest.approx((5.5, 1))
 
 
+def test_a_patient_in_both_parts_is_named() -> None:
+    look = seen(table(who=[i // 8 for i in range(N)], part=[int(i == 0) for i in range(N)]), patient="who",
+                patient_ids="site", test="part")  # fmt: skip
+    (said,) = (note for note in look.notes if "patient" in note)
+    assert said.startswith("column 'who': patient 0 is for training in row 1 and for testing in row 0: ")
+
+
 def test_sites_whose_patients_have_many_rows_differ_as_much_by_chance() -> None:
     """Of 20 patients with ten rows of one class each, 20 rows say as much as 200: sites are alike, and look uneven."""
     sick = ["yes" if i % 3 else "no" for i in range(20) for _ in range(10)]

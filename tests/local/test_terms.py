@@ -12,6 +12,8 @@ import unskew as us
 from unskew.algorithms.feddc import DriftTerm
 from unskew.algorithms.feddif import Regulariser
 from unskew.algorithms.feddyn import DynamicRegulariser
+from unskew.algorithms.fedprox import Proximal
+from unskew.algorithms.scaffold import Correction
 from unskew.errors import ProtocolError
 from unskew.local.terms import check_gradient
 from unskew.protocol import Batch
@@ -136,6 +138,8 @@ def test_gradients_that_methods_write_out_are_those_of_their_terms(corrects: boo
         (DriftTerm(0.0), {"centre": centre, "correction": turn, "share": share}),
         (DynamicRegulariser(0.3), {"anchor": centre, "g": turn, "share": share}),
         (Regulariser(), {"anchor": centre, "correction": turn, "scale": share}),
+        (Proximal(0.3), {"anchor": centre}),
+        (Correction(), {"correction": turn}),
     ]
     for term, aux in terms:
         assert check_gradient(term, params, aux)  # refuses what differs by more than rounding

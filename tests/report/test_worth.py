@@ -516,6 +516,21 @@ def test_a_site_without_test_rows_is_named_and_has_no_verdict() -> None:
     assert "Davos" not in " ".join(verdict.notes(some))
 
 
+# ---------------------------------------------------------------- results by client
+def test_each_client_has_a_row_with_every_method_s_result() -> None:
+    """Two sites of three seeds; under "fed" Bern has no result in the last: .75 +- .0707 of 2 of 3 seeds."""
+    r = record(
+        {"alone": {s: (0.5, 0.6) for s in range(3)}, "fed": {0: (0.9, 0.7), 1: (0.8, 0.8), 2: (0.7,)}}, SITES[:2]
+    )
+    table = results.by_client(r)
+    assert table.head[:4] == (("client", ""), ("test rows", ""), ("alone", "training alone, %"), ("fed", "%"))
+    assert table.head[4:] == (("fed gain", "percentage points"),)
+    assert [(row.name, *row.cells[:3]) for row in table.entries] == [
+        ("Basel", "100", "50.0 ± 0.0", "80.0 ± 10.0"),
+        ("Bern", "100", "60.0 ± 0.0", "75.0 ± 7.1 (2 of 3 seeds)"),
+    ]
+
+
 # ---------------------------------------------------------------- leave one out
 def test_what_a_site_is_worth_to_the_others_by_hand() -> None:
     """With Basel the others have .7 and .5, without it .6 and .5: worth .05; Basel itself .8 against .75 adapted."""

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from unskew.run import checkpoint, loop, models, more_seeds
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.loop import Interrupted, RunResult
+from unskew.run.notes import notes
 from unskew.signals import handled
 
 # A state alone, a state and what clients keep of it, both with more in them, and client memory alone; two seeds.
@@ -370,6 +372,21 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_lie_now_and_with_no_othe
     (run / "config.toml").write_text(text)
     assert loop.resume(run).summary["fingerprint"] == whole
     assert loop.resume(run).summary["fingerprint"] == whole  # now from its summary
+
+
+def test_a_personal_part_that_the_network_does_not_have_is_noted(tiny: Callable[..., Experiment]) -> None:
+    """FedBN on a network without normalisation is FedAvg under another name, and so is what has statistics alone."""
+
+    def said(method: str, **task: Any) -> list[str]:
+        experiment = tiny(methods=f"[[methods]]\n{method}\n")
+        experiment = replace(experiment, task=replace(experiment.task, **task))
+        return list(notes(experiment, run_setup.IN_PROCESS.prepare(experiment), 4))
+
+    for wrapper in ("", '\nwith = ["clip_norm"]'):
+        (fedbn,) = said(f'name = "fedbn"{wrapper}')
+        assert "personal = ['norm'] selects no tensor of the network (it has no normalisation layer)" in fedbn
+    assert said('name = "fedper"') == said('name = "fedavg"') == []
+    assert said('name = "fedbn"', model="cnn_small", model_options={"norm": "batch"}) == []
 
 
 def test_other_surroundings_are_refused_unless_forced(
