@@ -1,6 +1,6 @@
 """Reads a run folder into values.
 
-An invalid file is an error that names it.  An unfinished run is no error.  A damaged forecast is left out with a note.
+An invalid file is an error that names it.  An unfinished run is no error.
 """
 
 import functools
@@ -111,7 +111,6 @@ class Record:
         tested_rows: (method, seed) -> results of the clients' own models by test row, if recorded.
         until: The rule of a run that adds seeds until its comparisons are decided; cells are those begun so far.
         notes: Notes on data, settings and methods.
-        left_out: Notes on damaged files that the results do not need.
         diverged: Methods that diverged, by seed; `numbers` leaves them out.
         parts: The runs, if several are read as one, by the prefix of their methods' labels.
         comparable: False for several runs that differ in more than their methods.
@@ -136,7 +135,6 @@ class Record:
     tested_rows: Mapping[tuple[str, int], RowResults] = field(default_factory=dict)
     until: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
     diverged: tuple[logs.DivergedRow, ...] = ()
     parts: "Mapping[str, Record]" = field(default_factory=dict)
     comparable: bool = True
@@ -261,7 +259,6 @@ def _read(folder: Path) -> Record:
         before = (*map(plain, card.get("notes", ())), *_resumed(connection))
         tested_rows = _tested_rows(connection)
         _require_documents(connection, folder)
-    predicted, left_out = _predicted(folder / "plan.json")
     partitions = _partitions(folder) if (folder / "partition.json").is_file() else {}
     if (until := card.get("until")) is not None:
         begun = {*(summary.get("seeds", ()) if summary else (seed for _, seed, _ in frame.keys))} or {until["first"]}
@@ -278,7 +275,7 @@ def _read(folder: Path) -> Record:
         partitions=partitions,
         failures=failures,
         summary=summary,
-        predicted=predicted,
+        predicted=document(folder / "plan.json") if (folder / "plan.json").is_file() else None,
         info=info,
         ignored=ignored,
         baseline=base if (base := card.get("baseline")) in {c.method for c in cells} else None,
@@ -287,7 +284,6 @@ def _read(folder: Path) -> Record:
         tested_rows=tested_rows,
         until=until,
         notes=(*sentences(before, [c.method for c in cells]), *of_warnings(warned)),
-        left_out=left_out,
         diverged=diverged,
     )
 
@@ -447,14 +443,6 @@ def _partitions(folder: Path) -> dict[int, DataSplit]:
             split = replace(split, classes=())
         partitions[seed] = split
     return partitions
-
-
-def _predicted(path: Path) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The forecast, or a sentence if there is one that cannot be read: no result depends on it."""
-    try:
-        return (document(path) if path.is_file() else None), ()
-    except RunError:
-        return None, (f"The forecast is left out: {path} is damaged; remove it.",)
 
 
 # ---------------------------------------------------------------- notes

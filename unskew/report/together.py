@@ -53,7 +53,6 @@ def merge(records: Sequence[Record], names: Sequence[str]) -> Record:
         info={},
         predicted=None,
         notes=each(lambda r: r.notes, "{}: {}".format),
-        left_out=each(lambda r: r.left_out, "{}: {}".format),
         for_own=frozenset(each(tables.for_own_models, "{}/{}".format)),
         parts=parts,
     )

@@ -162,7 +162,7 @@ def serious(record: Record) -> tuple[str, ...]:
     elif (stopped := record.summary.get("stopped")) is not None:
         why = ", ".join(f"{k}: {plain(v)}" for k, v in stopped.items())
         notes.append(f"Stopped early ({why}); “last round” is the last one reached.")
-    return (*notes, *tables.diverged(record), *record.left_out)
+    return (*notes, *tables.diverged(record))
 
 
 def notes(record: Record) -> tuple[str, ...]:
