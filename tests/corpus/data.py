@@ -222,8 +222,7 @@ def of_frames() -> dict[str, Case]:
             "patient_ids": "network",
         },
         "scaled by site": {**half, "preprocess": us.Preprocess(scale="site", missing="site median")},
-        "not scaled": {**half, "preprocess": us.Preprocess(scale="none", missing="agreed mean", indicator=False)},
-        "unseen words": {**half, "preprocess": us.Preprocess(unseen="other")},
+        "not scaled": {**half, "preprocess": us.Preprocess(scale="none", missing="agreed mean")},
         "numbers that are codes": {"data": decades, **OF_SITES, "preprocess": coded},
         "survival": {
             "data": survival,

@@ -74,21 +74,17 @@ def test_each_sites_own_numbers_scale_its_rows() -> None:
     assert prepared(alone, **one) == prepared(inputs, "Bern", **one)
 
 
-def test_a_word_that_no_training_row_had_is_none_of_them_or_other() -> None:
+def test_a_word_that_no_training_row_had_is_none_of_them() -> None:
     one: dict[str, Any] = {"age": [30.0], "smokes": ["pipe"], "grade": [2.0]}
     with pytest.warns(DataWarning, match=r"'smokes' holds words that were not in training, .*: pipe .known: no, yes"):
         assert prepared(fit(Preprocess(), TRAIN, OWNERS, NAMES), **one)[0][2:5] == [0, 0, 0]
-    other = fit(Preprocess(unseen="other"), TRAIN, OWNERS, NAMES)
-    assert other.columns[1].features == ("smokes=no", "smokes=yes", "smokes=other", "smokes missing")
-    with pytest.warns(DataWarning, match="not in training, .*: pipe"):
-        assert prepared(other, **one)[0][2:6] == [0, 0, 1, 0]
 
 
 def test_a_sites_median_fills_its_gaps() -> None:
     table = {"a": np.array([1.0, 2.0, 30.0, NAN, 5.0, 5.0])}
-    rules = Preprocess(scale="none", missing="site median", indicator=False)
+    rules = Preprocess(scale="none", missing="site median")
     inputs = fit(rules, table, np.array([0, 0, 0, 0, 1, 1]), NAMES)
-    assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0], [4.0]]
+    assert prepared(inputs, "Basel", a=[NAN, 4.0]) == [[2.0, 1.0], [4.0, 0.0]]
 
 
 @given(

@@ -43,7 +43,7 @@ def test_a_column_of_texts_beside_numbers_is_a_column_for_each_of_its_words() ->
     table = pandas.DataFrame(
         {"age": np.resize([30.0, 41, 52, 47, 39], 60), "note": notes, "site": [*"ABC"] * 20, "y": np.arange(60) % 2}
     )
-    data = own.dataset(table, target="y", client="site", preprocess=Preprocess(scale="none", indicator=False))
+    data = own.dataset(table, target="y", client="site", preprocess=Preprocess(scale="none"))
     of_words = data.inputs.columns[1]
     assert (of_words.kind, of_words.values[:4]) == ("text", ("at", "night", "cough", "fever"))
     rows = data.inputs.prepare([{"age": 5, "note": "Fever, unheard"}, {"age": 6, "note": None}])

@@ -109,7 +109,6 @@ class Column:
         mean, sd: Of the training rows; empty if the column keeps its scale.  With sd 0 the column becomes 0.
         gaps: A 0/1 column for gaps follows.
         values: The words that have a column each, in order.
-        other: A further column for all other words; without it they are 0 in all.
         unlearnt: Those of `values` that no client had in training; their columns stay 0, and they count as other words.
         gaps_unlearnt: No client had a gap in training, so the 0/1 column of gaps stays 0.
     """
@@ -121,7 +120,6 @@ class Column:
     sd: tuple[float, ...] = ()
     gaps: bool = False
     values: tuple[str, ...] = ()
-    other: bool = False
     unlearnt: tuple[str, ...] = ()
     gaps_unlearnt: bool = False
 
@@ -129,7 +127,7 @@ class Column:
     def features(self) -> tuple[str, ...]:
         """Names of the column's inputs to the network."""
         own = (self.name,) if self.kind == "number" else tuple(f"{self.name}={value}" for value in self.values)
-        return (*own, *[f"{self.name}=other"] * self.other, *[f"{self.name} missing"] * self.gaps)
+        return (*own, *[f"{self.name} missing"] * self.gaps)
 
     @property
     def by_client(self) -> bool:
@@ -147,9 +145,9 @@ class Column:
         if self.kind != "number":
             number = {value: i for i, value in enumerate(self.values) if value not in self.unlearnt}
             held = ([] if v is None else words(v) if self.kind == "text" else [v] for v in values.tolist())
-            pairs = [(row, number.get(word, -1)) for row, of in enumerate(held) for word in of]
-            at = np.array([pair for pair in pairs if self.other or pair[1] >= 0], np.int64).reshape(-1, 2)
-            known = np.zeros((len(values), len(self.values) + self.other))
+            pairs = [(row, number[word]) for row, of in enumerate(held) for word in of if word in number]
+            at = np.array(pairs, np.int64).reshape(-1, 2)
+            known = np.zeros((len(values), len(self.values)))
             known[at[:, 0], at[:, 1]] = 1
             return np.concatenate([known, *gaps], 1, dtype=np.float64)
         with np.errstate(over="ignore"):  # networks take float32, in which larger numbers are infinite

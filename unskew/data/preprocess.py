@@ -48,7 +48,7 @@ class ColumnRule:
         scale, missing: As in `Preprocess`.
         mean, sd: Agreed numbers, used instead of those of the rows at hand.
         words: Agreed words of a category, in order.
-        gaps: Whether the column has gaps, as agreed; with `indicator` it then gets a 0/1 column.
+        gaps: Whether the column has gaps, as agreed; it then gets a 0/1 column for them.
     """
 
     kind: Literal["number", "category", "text"] | None = None
@@ -68,18 +68,14 @@ class Preprocess:
         scale: Numbers become (value - mean) / standard deviation (n - 1): "agreed" over all clients, or each "site" by
             its own; "none" leaves them.  A constant column becomes 0.
         missing: A gap in a column of numbers becomes the "agreed mean", the "site mean" or the "site median"; "refuse"
-            allows none.  By default the site's mean if `scale` is by site, else the agreed mean.  A gap among words is
-            0 in all their columns.
-        indicator: A column with a gap in a training row gets a 0/1 column for gaps.
-        unseen: A word that no client had in training is 0 in all columns ("none"), or 1 in a column of its own
-            ("other").
+            allows none.  By default the site's mean if `scale` is by site, else the agreed mean.  A column with a gap
+            in a training row also gets a 0/1 column for gaps.  A gap among words, or a word that no client had in
+            training, is 0 in all their columns.
         columns: Rules for single columns, by name.  If they name all columns of a table, inputs come in their order.
     """
 
     scale: Scale = "agreed"
     missing: Missing | None = None
-    indicator: bool = True
-    unseen: Literal["none", "other"] = "none"
     columns: dict[str, ColumnRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -219,17 +215,17 @@ class RawRows:
         here = agreed([ColumnSums.of(values[rows], category) for rows in training])
         if not here.n and not here.words and rule.gaps is None:
             raise DataError(f"column {name!r} has no value in any training row; leave it out")
-        gaps = rules.indicator and (here.gaps if rule.gaps is None else rule.gaps)
+        gaps = here.gaps if rule.gaps is None else rule.gaps
         if text:
             common = tuple(vocabulary(held, OF_COLUMN + FIRST_WORD)) if rule.words is None else rule.words
             return Column(name, "text", gaps=gaps, values=common)
         if category:
             kept = (here.words or ()) if rule.words is None else rule.words
-            if here.words and not set(here.words) & set(kept) and rules.unseen == "none":
+            if here.words and not set(here.words) & set(kept):
                 raise DataError(
                     f"column {name!r} holds none of the words agreed on ({some(kept)}), but {some(here.words)}"
                 )
-            return Column(name, "category", gaps=gaps, values=kept, other=rules.unseen == "other")
+            return Column(name, "category", gaps=gaps, values=kept)
         own = [ColumnSums.of(values[rows]) for rows in by_client]
         mean = (here.mean if rule.mean is None else rule.mean,)
         sd = (here.sd if rule.sd is None else rule.sd,)
@@ -292,7 +288,7 @@ def lacking(rules: Preprocess, name: str, words: bool) -> set[str]:
         "words": words,
         "mean": not words and (scale == "agreed" or instead.startswith("agreed")),
         "sd": not words and scale == "agreed",
-        "gaps": rules.indicator,
+        "gaps": True,
     }
     return {setting for setting, needed in agreed_on.items() if needed and getattr(own, setting) is None}
 

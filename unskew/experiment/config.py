@@ -107,7 +107,7 @@ class TaskConfig:
             names nobody.  Only for methods that average no whole network.
         data_options: Settings of a registered data function; a table's columns target, client, test; for natural data
             without test rows, test: each client's share.
-        preprocess: How a table's columns are prepared: scale, missing, indicator, unseen, columns; true uses every
+        preprocess: How a table's columns are prepared: scale, missing, columns; true uses every
             default, and without it nothing is done.
         head: Name of the layer, or parameter, that makes the outputs in your own network; by default what a run shows.
         output: Name or place of the outputs in what your own network returns; by default logits or out.

@@ -135,9 +135,8 @@ def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
                 rows.append({at: 1 / sd})
         else:
             known = [k for k, word in enumerate(column.values) if word not in column.unlearnt]
-            words = [*column.values, *["other"] * column.other]
-            for k in [*known, *([len(column.values)] if column.other else [])][1:]:
-                names.append(f"{column.name}: {words[k]} vs {words[known[0]]}")
+            for k in known[1:]:
+                names.append(f"{column.name}: {column.values[k]} vs {column.values[known[0]]}")
                 rows.append({at + k: 1.0, at + known[0]: -1.0})
         at += len(column.features)
         if column.gaps and not column.gaps_unlearnt:
