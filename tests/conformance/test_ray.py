@@ -24,10 +24,10 @@ from unskew.tree import Params
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'unskew[ray]'")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]  # Ray's own
-SMOKE = ("scaffold", "relay", "fedprox+dw")
-"""Cases that `make test` tries, all in one test: whoever of its two processes has it begins the one cluster."""
+SMOKE = ("scaffold", "relay", "fedprox+dw")  # on one cluster
 
 
+@pytest.mark.network
 def test_two_nodes_train_evaluate_and_hop_with_the_bits_of_one_process(pool: RayPool) -> None:
     for case in SMOKE:
         check_bits(pool, case, network_of(case))
