@@ -34,7 +34,7 @@ OF_FILES = (
     "unskew.data.tables.TableOptions",
     "unskew.data.inputs.Notation",
     "unskew.world.spectrum.Spectrum",
-    "unskew.world.energy.Energy",
+    "unskew.world.spectrum.Energy",
 )
 """Settings that only files name: an experiment's, a table's `data_options`, and the rest of a radio cell's."""
 _FENCED = re.compile(r"(^```.*?^```$)", re.M | re.S)

@@ -115,9 +115,9 @@ from .world.attack import Backdoor as Backdoor
 from .world.attack import Gaussian as Gaussian
 from .world.attack import LabelFlip as LabelFlip
 from .world.attack import SignFlip as SignFlip
-from .world.outage import Outage as Outage
+from .world.channel import Radio as Radio
 from .world.pace import Devices as Devices
-from .world.wireless import Radio as Radio
+from .world.pace import Outage as Outage
 from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
 from .wrappers.central_dp import CentralDP as CentralDP

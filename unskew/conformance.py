@@ -32,7 +32,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.memory import Memory
 from unskew.tasks.task import make_task
 from unskew.tree import Params, check_unchanged, hints_of, is_record_type, marks
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 from unskew.wrappers.base import name_of
 
 SIZES = (9, 4, 12, 6, 2, 7)

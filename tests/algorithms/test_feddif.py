@@ -33,7 +33,7 @@ from unskew.runtime import round as round_driver
 from unskew.runtime.in_process import Population, Simulator
 from unskew.server.distance import iid_distance, shares
 from unskew.tree import Params, leaves
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 

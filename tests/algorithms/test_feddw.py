@@ -38,7 +38,7 @@ from unskew.protocol import Sgd, SgdConfig
 from unskew.runtime import in_process
 from unskew.runtime.in_process import Simulator
 from unskew.server import privacy
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 from unskew.wrappers.base import wrap
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)

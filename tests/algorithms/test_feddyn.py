@@ -7,7 +7,7 @@ import pytest
 from unskew.algorithms.feddyn import FedDyn
 from unskew.errors import QuorumError
 from unskew.protocol import SgdConfig
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 

@@ -7,7 +7,7 @@ import pytest
 from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.parts import SizeReply
 from unskew.protocol import SgdConfig
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 

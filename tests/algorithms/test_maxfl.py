@@ -13,7 +13,7 @@ from unskew.algorithms.maxfl import (
     slope,
 )
 from unskew.protocol import SgdConfig
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 

@@ -15,7 +15,7 @@ from unskew.protocol import Me, Sgd, SgdConfig
 from unskew.runtime.in_process import Simulator
 from unskew.server.ternary import Sparse, compress
 from unskew.tree import Params, map_params, zeros_like
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 COARSE = STC(0.1, 0.2, local=SMALL)

@@ -11,7 +11,7 @@ from unskew.errors import QuorumError
 from unskew.ledger import totals
 from unskew.protocol import personalise_of
 from unskew.runtime.memory import Memory
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 
 @one_network_each(CASES, variants=True)

@@ -22,7 +22,7 @@ from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Simulator
 from unskew.runtime.memory import Memory
 from unskew.tree import leaves
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 QUICK = SgdConfig(0.02, local_steps=3, batch_size=16, optimizer="adam")
 METHODS: list[Any] = [FedDistr(steps=4, images=4, classifier=QUICK), FedPFT(images=6, classifier=QUICK)]

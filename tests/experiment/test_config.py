@@ -19,7 +19,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, Stop
 from unskew.protocol import SgdConfig
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 TEXT = """
 rounds = 2

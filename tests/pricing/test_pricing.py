@@ -16,7 +16,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import Transfer
-from unskew.pricing.presets import PRESETS, preset
+from unskew.pricing.presets import PRESETS, PricingPreset, preset
 from unskew.pricing.radio import Cost, measures, price, summed
 from unskew.pricing.summary import cost_summary
 from unskew.pricing.traffic import CellTraffic, RecordedRun, training
@@ -27,14 +27,13 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Effort
 from unskew.tasks.measure import ACCURACY
 from unskew.units import Bytes
-from unskew.world.energy import Energy
-from unskew.world.spectrum import P001 as P001_SPECTRUM
-from unskew.world.spectrum import Spectrum
-from unskew.world.wireless import P001, PAPER, Radio
+from unskew.world.channel import Radio
+from unskew.world.spectrum import Energy, Spectrum
 
 MODEL = 5_000_000  # 40e6 bits, the papers' model
 # A spectrum without chance: 100 blocks in every sub-frame, no cellular users, equal shares.
-STEADY = Spectrum(rbs=100, free_rbs=1e4, cellular_users=0, share=(1.0, 1.0))
+P001 = PRESETS["p001"].channel
+STEADY = PricingPreset(P001, Spectrum(rbs=100, free_rbs=1e4, cellular_users=0, share=(1.0, 1.0)))
 ALL = ("hz_s", "rbs", "subframes", "seconds", "joules.transmit")
 
 
@@ -58,7 +57,7 @@ def total(costs: tuple[Cost, ...]) -> dict[str, float]:
 def test_a_fedavg_round_takes_p001s_sub_frames(ledger: Any) -> None:
     """P001's Table II: 175,554 sub-frames / 80 rounds = 2194; 10 users, 40e6 bits, 300 rounds, within 5 %."""
     one = training("fedavg", 0, fedavg(300, 10))
-    found = total(price([one], P001, P001_SPECTRUM, ledger=ledger))
+    found = total(price([one], PRESETS["p001"], ledger=ledger))
     assert found["subframes"] / 300 == pytest.approx(2194, rel=0.05)
     assert found["megabytes"] == pytest.approx(300 * 20 * 5.0)
 
@@ -77,10 +76,10 @@ def test_the_table_3_ledger_prices_fedavg_and_fedswap() -> None:
 def test_a_method_that_returns_compressed_updates_pays_for_them() -> None:
     """STC's messages hold no parameters by name: 4 and 2 bytes of 400 are .05 and .025 MB; a first model is whole."""
     rows = [row(1, 0, 0, 1, 400), row(1, 0, 1, 0, 4, "control"), row(2, 0, 0, 1, 2, "control")]
-    found = price([training("stc", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes", model_bytes=400)
+    found = price([training("stc", 0, rows)], PRESETS["p001"], ledger="feddif_subframes", model_bytes=400)
     assert [measures(c)["megabytes"] for c in found] == pytest.approx([5.05, 0.025])
     with pytest.raises(RunError, match=r"stc, seed 0: no client ever sends a whole model, .* give model_bytes"):
-        price([training("stc", 0, rows)], P001, P001_SPECTRUM, ledger="feddif_subframes")
+        price([training("stc", 0, rows)], PRESETS["p001"], ledger="feddif_subframes")
 
 
 # ---------------------------------------------------------------- worked
@@ -92,7 +91,7 @@ def at(radio: Radio, round: int, hop: int, src: int, dst: int, seed: int = 0) ->
 def test_a_round_by_hand() -> None:
     """Down to 1 (two messages on one link), 1 to 2, up from 2; all shares are the whole of 100 blocks."""
     rows = [row(1, 0, 0, 1, 900), row(1, 0, 0, 1, 100, "control"), row(1, 0, 1, 2, 1000), row(1, 0, 2, 0, 1000)]
-    (cost,) = price([training("a", 0, rows)], P001, STEADY)
+    (cost,) = price([training("a", 0, rows)], STEADY)
     for direction, src, dst, dbm in (("down", 0, 1, 43), ("d2d", 1, 2, 23), ("up", 2, 0, 23)):
         need = 8000 / at(P001, 1, 0, src, dst)
         assert cost.numbers[f"bytes.{direction}"] == 1000
@@ -106,7 +105,7 @@ def test_a_round_by_hand() -> None:
 
 def test_only_devices_are_charged_for_receiving() -> None:
     rows = [row(1, 0, 0, 1), row(1, 0, 1, 2), row(1, 0, 2, 0)]
-    (cost,) = price([training("a", 0, rows)], P001, STEADY, Energy(receive_w=0.5))
+    (cost,) = price([training("a", 0, rows)], replace(STEADY, energy=Energy(receive_w=0.5)))
     assert cost.numbers["receive_j.up"] == 0
     assert cost.numbers["receive_j.down"] == pytest.approx(0.5 * cost.numbers["hz_s.down"] / 20e6)
     assert cost.numbers["receive_j.d2d"] == pytest.approx(0.5 * cost.numbers["hz_s.d2d"] / 20e6)
@@ -115,7 +114,7 @@ def test_only_devices_are_charged_for_receiving() -> None:
 def test_computing_is_summed_over_clients_and_waits_for_the_slowest() -> None:
     """Hop 0: 100 and 300 + 50 examples; hop 1: 200.  650 in all; 350 + 200 in turn.  Round 2 sends nothing."""
     work = [Effort(1, 0, 0, 100), Effort(1, 0, 1, 300), Effort(1, 0, 1, 50), Effort(1, 1, 0, 200), Effort(2, 0, 0, 10)]
-    one, two = price([training("a", 0, fedavg(1, 2), work)], P001, STEADY)
+    one, two = price([training("a", 0, fedavg(1, 2), work)], STEADY)
     assert (one.numbers["compute_j"], one.numbers["compute_s"]) == pytest.approx((650 * 2e-6, 550 * 2e-5))
     assert (two.round, two.numbers["compute_j"], measures(two)["megabytes"]) == (2, pytest.approx(10 * 2e-6), 0)
 
@@ -130,7 +129,7 @@ DIFFUSION = [
 def test_devices_move_after_each_exchange_of_models_between_them() -> None:
     """The first diffusion has the down link's places, the words of a diffusion those of its models."""
     models = [r for r in DIFFUSION if r.kind == "model"]
-    (cost,) = price([training("a", 0, DIFFUSION)], P001, STEADY)
+    (cost,) = price([training("a", 0, DIFFUSION)], STEADY)
     expected = [8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(models, (0, 0, 1, 2), strict=True)]
     words = 64 / at(P001, 1, 0, 1, 2) + 64 / at(P001, 1, 1, 2, 3)
     assert cost.numbers["hz_s.down"] == pytest.approx(expected[0])
@@ -141,7 +140,7 @@ def test_devices_move_after_each_exchange_of_models_between_them() -> None:
 def test_a_diffusion_round_without_a_move_is_counted_where_the_facts_tell() -> None:
     """Moves in diffusion rounds 1 and 3 of 0 to 3: the models go under places 1 and 3, and up under 4."""
     moves = [(), (DiffusionMove(0, 0, 1, 0.1),), (), (DiffusionMove(0, 1, 2, 0.1),)]
-    (cost,) = price([training("a", 0, DIFFUSION, info={1: diffusion(moves)})], P001, STEADY)
+    (cost,) = price([training("a", 0, DIFFUSION, info={1: diffusion(moves)})], STEADY)
     d2d = [r for r in DIFFUSION if r.src and r.dst]
     expected = sum(8 * r.bytes / at(P001, 1, k, r.src, r.dst) for r, k in zip(d2d, (1, 1, 3, 3), strict=True))
     assert cost.numbers["hz_s.d2d"] == pytest.approx(expected)
@@ -176,7 +175,7 @@ def test_transfers_meet_the_channel_that_a_plan_has_probed() -> None:
     sim: Simulator[Any] = Simulator(Prober(), population, None, seed=7, channel=P001)  # type: ignore[arg-type]
     state, _ = sim.round(sim.start(), 1)
     only = [r for r in DIFFUSION if r.hop <= 4]
-    whole, before = (total(price([training("a", 7, rows)], P001, STEADY))["hz_s.d2d"] for rows in (only, only[:-1]))
+    whole, before = (total(price([training("a", 7, rows)], STEADY))["hz_s.d2d"] for rows in (only, only[:-1]))
     assert 8 * MODEL / (whole - before) == pytest.approx(state["second"][1, 2].item(), rel=1e-4)
     assert not torch.equal(state["first"], state["second"])
 
@@ -203,9 +202,9 @@ def test_a_price_depends_neither_on_the_order_of_rows_nor_on_who_is_priced_besid
     t = PRESETS[preset]
     one, other = training("a", seed, rows), training("b", seed + 1, fedavg(1, 2, 100))
     shuffled = training("a", seed, data.draw(st.permutations(rows)))
-    first = price([one], t.channel, t.spectrum)
-    assert price([shuffled], t.channel, t.spectrum) == first
-    assert price([other, one], t.channel, t.spectrum)[-len(first) :] == first
+    first = price([one], t)
+    assert price([shuffled], t) == first
+    assert price([other, one], t)[-len(first) :] == first
 
 
 @given(
@@ -218,9 +217,10 @@ def test_a_price_depends_neither_on_the_order_of_rows_nor_on_who_is_priced_besid
 def test_under_a_better_channel_nothing_costs_more(
     rows: list[Transfer], seed: int, preset: str, better: dict[str, float]
 ) -> None:
-    t, one = PRESETS[preset], training("a", seed, rows)
-    now = total(price([one], t.channel, replace(t.spectrum, last_chunk="counted")))
-    then = total(price([one], replace(t.channel, **better), replace(t.spectrum, last_chunk="counted")))  # type: ignore[arg-type]
+    one, plain = training("a", seed, rows), PRESETS[preset]
+    plain = replace(plain, spectrum=replace(plain.spectrum, last_chunk="counted"))
+    now = total(price([one], plain))
+    then = total(price([one], replace(plain, channel=replace(plain.channel, **better))))  # type: ignore[arg-type]
     assert then["megabytes"] == now["megabytes"]
     assert all(then[m] <= now[m] for m in ("hz_s", "subframes", "seconds", "joules.transmit", "below_qos"))
 
@@ -290,10 +290,10 @@ def test_a_file_begins_with_a_preset_and_changes_what_it_names(tmp_path: Path) -
     path.write_text('preset = "p001"\n[spectrum]\nrbs = 106\nfree_rbs = 86.0\n[energy]\nreceive_w = 0.1\n')
     found = preset(str(path))
     assert found.channel == P001
-    assert found.spectrum == replace(P001_SPECTRUM, rbs=106, free_rbs=86.0)
+    assert found.spectrum == replace(PRESETS["p001"].spectrum, rbs=106, free_rbs=86.0)
     assert found.energy == Energy(receive_w=0.1)
     path.write_text("[channel]\nkappa = 3\n", "utf-8-sig")  # a byte-order mark, as editors on Windows write it
-    assert preset(str(path)).channel == replace(PAPER, kappa=3.0)
+    assert preset(str(path)).channel == replace(PRESETS["paper"].channel, kappa=3.0)
 
 
 @pytest.mark.parametrize(

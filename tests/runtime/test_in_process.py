@@ -36,7 +36,7 @@ from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import LostReply
 from unskew.tasks.task import make_task
 from unskew.tree import Params
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 N, CLASSES = 5, 3
 CONFIG = SgdConfig(0.1, batch_size=4, local_epochs=2)

@@ -18,7 +18,7 @@ from recipe import LOCAL, VARIANTS, finite, rounds, simulator
 from unskew import wire
 from unskew.errors import QuorumError
 from unskew.runtime.memory import Memory
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 pytest.importorskip("grpc")
 

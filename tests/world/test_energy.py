@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from unskew.world.energy import Energy
+from unskew.world.spectrum import Energy
 
 
 def test_transmission_by_hand() -> None:

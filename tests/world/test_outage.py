@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from unskew.keys import Key
-from unskew.world.outage import Outage
+from unskew.world.pace import Outage
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.keys import Key
+from unskew.pricing.presets import PRESETS
 from unskew.world import spectrum as module
-from unskew.world.spectrum import P000, P001, PAPER, Airtime, Spectrum
+from unskew.world.spectrum import Airtime, Spectrum
 
 # So many blocks asked for that the Poisson process always meets the cap: 100 free in every sub-frame.
 STEADY = Spectrum(rbs=100, free_rbs=1e4, cellular_users=0, share=(1.0, 1.0))
+PAPER, P000, P001 = (PRESETS[name].spectrum for name in ("paper", "p000", "p001"))
 NEEDS = st.lists(st.floats(0.01, 3000.0), min_size=1, max_size=6)
 
 

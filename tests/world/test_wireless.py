@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.keys import Key
-from unskew.world.place import Array
-from unskew.world.wireless import P001, PAPER, Radio
+from unskew.pricing.presets import PRESETS
+from unskew.world.channel import Array, Radio
 
 KEY = Key(0) / "channel"
+PAPER, P001 = PRESETS["paper"].channel, PRESETS["p001"].channel
 SEEDS = st.integers(0, 1000)
 
 

@@ -178,7 +178,7 @@ def _show_costs(runs: list[Path], channel: str | None, ledger: str, target: str 
         run = read(folder)
         measures[run.headline.name] = run.headline
         at, preset = _preset(channel, ledger, run)
-        priced = price(run.trainings, preset.channel, preset.spectrum, preset.energy, LEDGERS[ledger], run.model_bytes)
+        priced = price(run.trainings, preset, LEDGERS[ledger], run.model_bytes)
         summary = cost_summary(run, priced, target)
         prefix, colon = (f"{name}/", f"{name}: ") if len(runs) > 1 else ("", "")
         rows += [{**row, "method": f"{prefix}{row['method']}"} for row in summary.rows]

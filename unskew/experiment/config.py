@@ -53,8 +53,7 @@ from unskew.tasks.needs import refusal
 from unskew.tree import is_record
 from unskew.world.attack import ATTACKS, Attack, Honest
 from unskew.world.channel import CHANNELS, Channel, Even
-from unskew.world.outage import Outage
-from unskew.world.pace import PACES, Pace
+from unskew.world.pace import PACES, Outage, Pace
 
 MODELS = ("global", "personal", "personal_on_global")
 """The models that `evaluate` may name."""

@@ -155,7 +155,7 @@ def subframes(request: ReproductionRequest) -> Result:
         for seed, (_, record) in zip(draft["seeds"], every, strict=True):
             transfers = [row for _, trace in record for row in trace.transfers]
             training = traffic.training(name, seed, transfers, info={t: info for t, (info, _) in enumerate(record, 1)})
-            costs = radio.price([training], channel, preset.spectrum, preset.energy, "feddif_subframes")
+            costs = radio.price([training], replace(preset, channel=channel), "feddif_subframes")
             subframes.append(float(np.mean([c.whole("subframes") for c in costs])))
             hops.append(float(np.mean([(info.iterations or 1) - 1 for info, _ in record])))
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
@@ -276,7 +276,7 @@ def cost_rows(history: History, where: str) -> list[Row]:
         "feddif_table3": {"megabytes": "formula_mb"},
     }
     for ledger, names in ledgers.items():
-        costs = radio.price(record.trainings, preset.channel, preset.spectrum, preset.energy, ledger)
+        costs = radio.price(record.trainings, preset, ledger)
         for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows:
             prefix, _, name = r["metric"].partition(".")
             if prefix == "to_target" and name in names:

@@ -7,11 +7,8 @@ from typing import Any
 from unskew import schema
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.world import spectrum as spectra
-from unskew.world import wireless
-from unskew.world.energy import Energy
-from unskew.world.spectrum import Spectrum
-from unskew.world.wireless import Radio
+from unskew.world.channel import Radio
+from unskew.world.spectrum import Energy, Spectrum
 
 
 @dataclass(frozen=True)
@@ -19,14 +16,23 @@ class PricingPreset:
     """A cell, its carrier and its devices."""
 
     channel: Radio
-    spectrum: Spectrum = spectra.PAPER
+    spectrum: Spectrum = Spectrum(min_efficiency=1.0)
     energy: Energy = Energy()
 
 
+_SLIP = Spectrum(rbs=1484, free_rbs=1200.0, whole_rbs=True, last_chunk="lost")
+"""P001's Table II.  1484 = 106 RBs x 14 symbols is a slip of units: costs come out about 14 times too low."""
+
+_CODE = Radio(d2d_height_offset=23.5)
+"""The model behind P001's Table II and P000's tables: no fading, and the base station's height between devices too."""
+
+PAPER = PricingPreset(Radio(fading="rayleigh"))
+"""The system model as printed: fading, devices on one level, a sub-frame as 5G has it, and gamma_min = 1."""
+
 PRESETS = {
-    "paper": PricingPreset(wireless.PAPER, spectra.PAPER),
-    "p000": PricingPreset(wireless.P001, spectra.P000),
-    "p001": PricingPreset(wireless.P001, spectra.P001),
+    "paper": PAPER,
+    "p000": PricingPreset(_CODE, _SLIP),
+    "p001": PricingPreset(_CODE, replace(_SLIP, min_efficiency=1.0)),
 }
 
 

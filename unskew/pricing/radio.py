@@ -15,7 +15,6 @@ Ledgers    measured          the bytes of our wire, every message
                              messages are free
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,14 +26,12 @@ import numpy.typing as npt
 from unskew.errors import RunError
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.ledger import SERVER, Direction
-from unskew.pricing.traffic import CellTraffic, Columns, Ints, Work, read
+from unskew.ledger import Direction
+from unskew.pricing.presets import PAPER, PricingPreset
+from unskew.pricing.traffic import CellTraffic, Table, read
 from unskew.units import MB, Bytes, bits
-from unskew.world import spectrum as spectra
-from unskew.world import wireless
-from unskew.world.energy import Energy
-from unskew.world.spectrum import Airtime, Spectrum
-from unskew.world.wireless import Radio
+from unskew.world.channel import Nodes
+from unskew.world.spectrum import Airtime, Energy, Spectrum
 
 Floats = npt.NDArray[np.float64]
 Ledger = Literal["measured", "feddif_table3", "feddif_subframes"]
@@ -72,9 +69,7 @@ class Cost:
 
 def price(
     what: Path | Iterable[CellTraffic],
-    channel: Radio = wireless.PAPER,
-    spectrum: Spectrum = spectra.PAPER,
-    energy: Energy = Energy(),
+    preset: PricingPreset = PAPER,
     ledger: Ledger = "measured",
     model_bytes: int | None = None,
 ) -> tuple[Cost, ...]:
@@ -84,9 +79,7 @@ def price(
 
     Args:
         what: A run folder, or trainings in memory (`recorded.training`).  Bounds that pool the data are left out.
-        channel: The cell.
-        spectrum: Its carrier.
-        energy: Power consumption of the devices.
+        preset: The cell, its carrier, and what its devices consume.
         ledger: Rule for which messages count, and for how many bytes.
         model_bytes: Size of a plain model, for `feddif_subframes`: a smaller one counts in proportion, a larger one as
             one.  A run folder has it; otherwise every model counts as one.
@@ -107,82 +100,66 @@ def price(
         if ledger == "feddif_table3":
             costs += _table3(one)
         else:
-            costs += _on_air(one, channel, spectrum, energy, ledger, model_bytes)
+            costs += _on_air(one, preset, ledger, model_bytes)
     return tuple(costs)
 
 
 # ---------------------------------------------------------------- the order of the air
-@dataclass(frozen=True, eq=False)
-class _Air:
-    """Rows in the order of the air; `turn` indexes TURNS, `spans` are (first, last + 1) of each turn."""
-
-    rows: Columns
-    turn: Ints
-    spans: list[tuple[int, int]]
-
-    def of(self, round: int) -> "_Air":
-        """The rows of one round, without spans."""
-        part = slice(*np.searchsorted(self.rows.round, [round, round + 1]).tolist())
-        return _Air(_taken(self.rows, part), self.turn[part], [])
+def _in_order(sent: Table) -> Table:
+    """Transfers by round, hop and turn; then by all else, as a sum of floats must not depend on the order of rows."""
+    assert sent.dtype.names is not None
+    return sent[np.lexsort([sent[name] for name in reversed(sent.dtype.names)])]
 
 
-def _in_order(sent: Columns) -> _Air:
-    turn = np.where(sent.src == SERVER, 0, np.where(sent.dst == SERVER, 2, 1))
-    # All columns take part: a sum of floats must not depend on the order of the rows either.
-    order = np.lexsort((sent.bytes, sent.model, sent.dst, sent.src, turn, sent.hop, sent.round))
-    rows, turn = _taken(sent, order), turn[order]
-    if not len(turn):
-        return _Air(rows, turn, [])
-    fresh = (np.diff(rows.round) != 0) | (np.diff(rows.hop) != 0) | (np.diff(turn) != 0)
-    cuts = [0, *(np.flatnonzero(fresh) + 1).tolist(), len(turn)]
-    return _Air(rows, turn, list(itertools.pairwise(cuts)))
+def _of_round(rows: Table, t: int) -> Table:
+    return rows[slice(*np.searchsorted(rows["round"], [t, t + 1]))]
 
 
-def _taken(rows: Columns, which: Ints | slice) -> Columns:
-    return Columns(*(c[which] for c in (rows.round, rows.hop, rows.src, rows.dst, rows.model, rows.bytes)))
-
-
-def _channel_hops(air: _Air, info: Passes | None) -> dict[int, int]:
+def _channel_hops(rows: Table, info: Passes | None) -> dict[int, int]:
     """The channel's hop for each hop of a round's ledger."""
     hops = info.hops if isinstance(info, DiffusionRound) else ()
-    trainings = air.rows.hop[(air.turn == 0) & (air.rows.model == 1)]
+    models = rows[rows["model"] == 1]
+    trainings = models["hop"][models["turn"] == 0]
     after = [hop.exchange for hop in hops if hop.exchange is not None]
     if len(trainings) and hops and len(after) == len(hops):
         ends = int(trainings.min()) + np.array(after)
-        return {hop: int(np.searchsorted(ends, hop)) for hop in np.unique(air.rows.hop).tolist()}
+        return {hop: int(np.searchsorted(ends, hop)) for hop in np.unique(rows["hop"]).tolist()}
     # Of a method that does not say so, by the models that moved.
-    moved = np.unique(air.rows.hop[(air.turn == 1) & (air.rows.model == 1)]).tolist()
+    moved = np.unique(models["hop"][models["turn"] == 1]).tolist()
     planned = [k for k, hop in enumerate(hops) if hop.moves]
     if len(planned) != len(moved):  # a method that reports no hops, or not those of this ledger
         planned = list(range(len(moved)))
     planned.append(planned[-1] + 1 if planned else 0)
-    return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(air.rows.hop).tolist()}
+    return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(rows["hop"]).tolist()}
 
 
 # ---------------------------------------------------------------- measured, and P001's Table II
-def _on_air(
-    one: CellTraffic, channel: Radio, spectrum: Spectrum, energy: Energy, ledger: Ledger, model_bytes: int | None
-) -> list[Cost]:
-    air = _in_order(one.sent)
-    load = _bits(one, air.rows, ledger, model_bytes)
+def _on_air(one: CellTraffic, preset: PricingPreset, ledger: Ledger, model_bytes: int | None) -> list[Cost]:
+    channel, spectrum, energy = preset.channel, preset.spectrum, preset.energy
+    rows = _in_order(one.sent)
+    load = _bits(one, rows, ledger, model_bytes)
     key = Key(one.seed) / "channel"
     flows: dict[int, dict[str, float]] = {}
     hops: dict[int, dict[int, int]] = {}
-    for start, stop in air.spans:
-        round, hop, direction = int(air.rows.round[start]), int(air.rows.hop[start]), TURNS[air.turn[start]]
+    when = rows[["round", "hop", "turn"]]
+    cuts = np.flatnonzero(when[1:] != when[:-1]) + 1
+    for part, weight in zip(np.split(rows, cuts), np.split(load, cuts), strict=True):
+        if not len(part):
+            continue
+        round, hop, direction = int(part["round"][0]), int(part["hop"][0]), TURNS[part["turn"][0]]
         if round not in hops:
-            hops[round] = _channel_hops(air.of(round), one.info.get(round))
+            hops[round] = _channel_hops(_of_round(rows, round), one.info.get(round))
         sums = flows.setdefault(round, _nothing())
-        carried = np.flatnonzero(load[start:stop]) + start
+        carried = np.flatnonzero(weight)
         if not len(carried):
             continue
-        src, dst = air.rows.src[carried], air.rows.dst[carried]
+        src, dst = part["src"][carried], part["dst"][carried]
         gamma = channel.links(key, round, hops[round][hop], src, dst)
-        hz_s = load[carried] / gamma
+        hz_s = weight[carried] / gamma
         taken = _airtime(spectrum, key / "spectrum" / round / hop / direction, direction, src, dst, hz_s)
         received = energy.receive_j(hz_s, channel.bandwidth_hz) if direction != "up" else np.zeros(1)
         for name, value in (
-            ("bytes", load[carried].sum() / BITS_PER_BYTE),
+            ("bytes", weight[carried].sum() / BITS_PER_BYTE),
             ("hz_s", hz_s.sum()),
             ("rbs", taken.rbs),
             ("subframes", taken.subframes),
@@ -204,46 +181,43 @@ def _nothing() -> dict[str, float]:
     return dict.fromkeys((*(f"{name}.{d}" for name in FLOWS for d in TURNS), "below_qos"), 0.0)
 
 
-def _bits(one: CellTraffic, rows: Columns, ledger: Ledger, model_bytes: int | None) -> Floats:
+def _bits(one: CellTraffic, rows: Table, ledger: Ledger, model_bytes: int | None) -> Floats:
     """Bits that each transfer counts for."""
     if ledger == "measured":
-        return np.asarray(rows.bytes * BITS_PER_BYTE)
+        return np.asarray(rows["bytes"] * BITS_PER_BYTE)
     # A compressed update holds no parameters by name; a method that returns nothing else pays for all it sends.
-    compressed = len(rows.src) > 0 and not (rows.model[rows.src != SERVER] == 1).any()
+    compressed = len(rows) > 0 and not rows["model"][rows["turn"] > 0].any()
     if model_bytes is None:
         if compressed:
             raise RunError(
                 f"{one.method}, seed {one.seed}: no client ever sends a whole model, so the sub-frame ledger needs the "
                 "size of one; give model_bytes"
             )
-        return np.asarray(SUBFRAMES_MODEL_BITS * rows.model)
-    share = np.minimum(rows.bytes / model_bytes, 1.0)
-    return np.asarray(SUBFRAMES_MODEL_BITS * (share if compressed else share * rows.model))
+        return np.asarray(SUBFRAMES_MODEL_BITS * rows["model"])
+    share = np.minimum(rows["bytes"] / model_bytes, 1.0)
+    return np.asarray(SUBFRAMES_MODEL_BITS * (share if compressed else share * rows["model"]))
 
 
-def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Ints, dst: Ints, hz_s: Floats) -> Airtime:
+def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Nodes, dst: Nodes, hz_s: Floats) -> Airtime:
     """Duration of a turn; messages on one link are one transfer."""
     links, which = np.unique(src * (dst.max() + 1) + dst, return_inverse=True)
     needed = np.bincount(which, hz_s, len(links)) / spectrum.rb_hz_s
     return spectrum.queued(key, needed) if direction == "d2d" else spectrum.shared(key, needed)
 
 
-def _computed(work: Work, energy: Energy) -> dict[int, dict[str, float]]:
+def _computed(work: Table, energy: Energy) -> dict[int, dict[str, float]]:
     """Local training by round: joules of all, seconds of the slowest client of each exchange."""
-    keys, which = np.unique(np.stack([work.round, work.hop, work.client]), axis=1, return_inverse=True)
-    examples = np.bincount(which.reshape(-1), work.examples, keys.shape[1])
+    clients, which = np.unique(work[["round", "hop", "client"]], return_inverse=True)
+    examples = np.bincount(which, work["examples"], len(clients))
     slowest: dict[tuple[int, int], float] = {}
-    examples_by_round: dict[int, float] = {}
-    for t, hop, n in zip(keys[0].tolist(), keys[1].tolist(), examples.tolist(), strict=True):
+    every: dict[int, float] = {}
+    for (t, hop, _), n in zip(clients.tolist(), examples.tolist(), strict=True):
         slowest[t, hop] = max(slowest.get((t, hop), 0.0), n)
-        examples_by_round[t] = examples_by_round.get(t, 0.0) + n
-    in_turn = dict.fromkeys(examples_by_round, 0.0)
+        every[t] = every.get(t, 0.0) + n
+    in_turn = dict.fromkeys(every, 0.0)
     for (t, _), n in slowest.items():
         in_turn[t] += n
-    return {
-        t: {"compute_j": energy.compute_j(n), "compute_s": energy.compute_s(in_turn[t])}
-        for t, n in examples_by_round.items()
-    }
+    return {t: {"compute_j": energy.compute_j(n), "compute_s": energy.compute_s(in_turn[t])} for t, n in every.items()}
 
 
 # ---------------------------------------------------------------- P000's Table 3
@@ -264,12 +238,14 @@ def table3_mb(rounds: int, iterations: int, models: int = 15) -> float:
 
 
 def _table3(one: CellTraffic) -> list[Cost]:
-    air = _in_order(one.sent)
+    rows = _in_order(one.sent)
     costs = []
-    for t in np.unique(air.rows.round).tolist():
+    for t in np.unique(rows["round"]).tolist():
         info = one.info.get(t, Passes())
-        models = _models(air.of(t)) if info.models is None else info.models
-        passes = _passes(one.work, t) if info.iterations is None else info.iterations
+        models = _models(_of_round(rows, t)) if info.models is None else info.models
+        # Clients that train at the same time count once.
+        hops = () if one.work is None else np.unique(one.work["hop"][one.work["round"] == t])
+        passes = max(len(hops), 1) if info.iterations is None else info.iterations
         one_way = table3_mb(1, 0, models) * MB
         # M go down and M up; the rest of M (1 + I) goes from device to device, along the links the run really used.
         sent = {"bytes.down": one_way, "bytes.d2d": (passes - 1) * one_way, "bytes.up": one_way}
@@ -277,18 +253,13 @@ def _table3(one: CellTraffic) -> list[Cost]:
     return costs
 
 
-def _models(air: _Air) -> int:
+def _models(rows: Table) -> int:
     """M: clients that receive a model in the first exchange that sends any down, else those that send one up."""
-    for turn, ends in ((0, air.rows.dst), (2, air.rows.src), (1, air.rows.src)):
-        chosen = (air.turn == turn) & (air.rows.model == 1)
-        if chosen.any():
-            return len(np.unique(ends[chosen & (air.rows.hop == air.rows.hop[chosen].min())]))
+    for turn, end in ((0, "dst"), (2, "src"), (1, "src")):
+        chosen = rows[(rows["turn"] == turn) & (rows["model"] == 1)]
+        if len(chosen):
+            return len(np.unique(chosen[end][chosen["hop"] == chosen["hop"].min()]))
     return 0
-
-
-def _passes(work: Work | None, t: int) -> int:
-    """Exchanges of a round in which clients trained, at least one: clients that train at the same time count once."""
-    return 1 if work is None else max(len(np.unique(work.hop[work.round == t])), 1)
 
 
 # ---------------------------------------------------------------- sums

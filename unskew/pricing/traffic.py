@@ -1,4 +1,4 @@
-"""A run's traffic and work as columns, from its folder or from rows in memory."""
+"""A run's traffic and work as tables, from its folder or from rows in memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,36 +11,21 @@ import numpy.typing as npt
 from unskew import schema
 from unskew.errors import RunError
 from unskew.info import Passes
-from unskew.ledger import Transfer
+from unskew.ledger import SERVER, Transfer
 from unskew.record import reader
 from unskew.record.logs import rows as recorded
 from unskew.runtime.round import Effort
 from unskew.tasks.measure import Measure
-from unskew.world.wireless import Radio
+from unskew.world.channel import Radio
 
-Ints = npt.NDArray[np.int64]
+Table = npt.NDArray[Any]
+"""Rows with named fields, (n,): of `SENT` or of `WORK`."""
 
+SENT = np.dtype([(name, np.int64) for name in ("round", "hop", "turn", "src", "dst", "model", "bytes")])
+"""A transfer; `turn` is 0 down, 1 from device to device, 2 up, and `model` is 1 if parameters were in it."""
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Transfers by column, (transfers,) each; `model` is 1 if parameters were in it."""
-
-    round: Ints
-    hop: Ints
-    src: Ints
-    dst: Ints
-    model: Ints
-    bytes: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """Local training by column, (trainings,) each."""
-
-    round: Ints
-    hop: Ints
-    client: Ints
-    examples: Ints
+WORK = np.dtype([(name, np.int64) for name in ("round", "hop", "client", "examples")])
+"""A local training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +33,16 @@ class CellTraffic:
     """One method under one seed.
 
     Attributes:
-        sent: Its ledger.
-        work: Its local training; None if not recorded.
+        sent: Its ledger, `SENT`.
+        work: Its local training, `WORK`; None if not recorded.
         info: Models and passes by round, if the method reports them.
         bound: "lower" or "pooled" for a reference that does not compete.
     """
 
     method: str
     seed: int
-    sent: Columns
-    work: Work | None = None
+    sent: Table
+    work: Table | None = None
     info: Mapping[int, Passes] = field(default_factory=dict)
     bound: str | None = None
 
@@ -71,16 +56,13 @@ def training(
 ) -> CellTraffic:
     """A training from rows in memory, as traces have them."""
     sent = [_transfer(t.round, t.hop, t.src, t.dst, t.kind, t.bytes) for t in transfers]
-    done = None if work is None else Work(*_columns([(w.round, w.hop, w.client, w.examples) for w in work], 4))
-    return CellTraffic(method, seed, Columns(*_columns(sent, 6)), done, info or {})
+    done = None if work is None else np.array([(w.round, w.hop, w.client, w.examples) for w in work], WORK)
+    return CellTraffic(method, seed, np.array(sent, SENT), done, info or {})
 
 
 def _transfer(round: int, hop: int, src: int, dst: int, kind: str, sent: int) -> tuple[int, ...]:
-    return round, hop, src, dst, int(kind == "model"), sent
-
-
-def _columns(table: Sequence[tuple[int, ...]], width: int) -> Ints:
-    return np.array(table, dtype=np.int64).reshape(-1, width).T
+    turn = 0 if src == SERVER else 2 if dst == SERVER else 1
+    return round, hop, turn, src, dst, int(kind == "model"), sent
 
 
 # ---------------------------------------------------------------- a run folder
@@ -136,8 +118,8 @@ def read(folder: Path) -> RecordedRun:
         CellTraffic(
             cell.method,
             cell.seed,
-            Columns(*_columns(sent[cell.method, cell.seed], 6)),
-            None if done is None else Work(*_columns(done[cell.method, cell.seed], 4)),
+            np.array(sent[cell.method, cell.seed], SENT),
+            None if done is None else np.array(done[cell.method, cell.seed], WORK),
             info[cell.method, cell.seed],
             cell.bound,
         )

@@ -51,8 +51,7 @@ from unskew.tasks.measure import Measure
 from unskew.tree import Marks, Params, check_unchanged, marks
 from unskew.units import Bytes
 from unskew.world.channel import Channel, Even, efficiency
-from unskew.world.outage import Outage
-from unskew.world.pace import Errand, Pace
+from unskew.world.pace import Errand, Outage, Pace
 from unskew.wrappers.base import name_of
 
 S = TypeVar("S")

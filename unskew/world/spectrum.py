@@ -1,4 +1,4 @@
-"""Sub-frames and resource blocks: the time that a cell needs for a set of transfers.
+"""The carrier of a cell and the electronics of its devices: what transfers and training take of time and energy.
 
 Numerology of 5G New Radio: a resource block (RB) is 12 subcarriers, a sub-frame 1 ms.  The cell also serves cellular
 users; what they leave is min(Poisson(free_rbs), rbs) resource blocks in each sub-frame.
@@ -10,6 +10,20 @@ users; what they leave is min(Poisson(free_rbs), rbs) resource blocks in each su
 
 This is how FedDif's released code counts.  Shares are drawn anew in every sub-frame.  There is no spatial reuse, and a
 message to many devices is one transfer for each.
+
+Energy of sending, receiving and computing:
+
+    transmit   E = P / eta * B / W        B = bits / gamma in Hz·s                                  (4)
+    receive    E = P_rx * B / W           devices only                                              (5)
+    compute    E = c f^2 kappa n          n examples, forward and backward                          (6)
+
+Eq. 4 and 5 are power times time on air, where B / W is a transfer's time on the whole band W.  Power is spread evenly
+over the band (channel.py): a share x of the band takes 1/x as long at x times the power.  So the joules do not depend
+on the schedule.
+
+Eq. 6, its kappa and the order of c are those of Z. Yang, M. Chen, W. Saad, C. S. Hong, M. Shikh-Bahaei, "Energy
+Efficient Federated Learning Over Wireless Communication Networks", IEEE Trans. Wireless Communications 20(6), 2021:
+kappa = 1e-28, c between 1e4 and 3e4 cycles.  The other defaults are assumptions, not measurements.
 """
 
 import math
@@ -18,11 +32,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError
 from unskew.keys import Key
-from unskew.world.place import Array
+from unskew.world.channel import Array
 
 DRAWS = 1 << 18
 """Most numbers drawn for one exchange; transfers still unfinished then go on at the mean rate."""
@@ -138,12 +152,46 @@ def _until(needed: Array, draw: Callable[[int], Array], most: int) -> tuple[Arra
     return np.where(rest, most + more, ends), np.where(rest, sums + (more - 1.0) * rate, before)
 
 
-# ---------------------------------------------------------------- presets
-PAPER = Spectrum(min_efficiency=1.0)
-"""A sub-frame as 5G has it, and the paper's base setting gamma_min = 1."""
+@dataclass(frozen=True)
+class Energy:
+    """Power and energy of a device's electronics.
 
-P001 = Spectrum(rbs=1484, free_rbs=1200.0, whole_rbs=True, last_chunk="lost", min_efficiency=1.0)
-"""P001's Table II.  1484 = 106 RBs x 14 symbols is a slip of units: costs come out about 14 times too low."""
+    Attributes:
+        amplifier_efficiency: eta, radiated over consumed power; 1 counts only the radiated power, an assumption.
+        receive_w: P_rx, power of a receiving device, watt; 0 leaves receiving out, an assumption.
+        capacitance: kappa, effective switched capacitance, J/(Hz^2 cycle); Yang et al.
+        clock_hz: f, cycles per second; an assumption.
+        cycles_per_example: c, of one training example; Yang et al.  It grows with the network: set it for yours.
+        joules_per_example: Replaces eq. 6 if given, for example by a measurement.
+    """
 
-P000 = Spectrum(rbs=1484, free_rbs=1200.0, whole_rbs=True, last_chunk="lost")
-"""The code behind P000: as P001, without a minimum quality of service."""
+    amplifier_efficiency: Annotated[float, Interval(gt=0.0, le=1.0)] = 1.0
+    receive_w: Annotated[float, Ge(0.0)] = 0.0
+    capacitance: Annotated[float, Gt(0.0)] = 1e-28
+    clock_hz: Annotated[float, Gt(0.0)] = 1e9
+    cycles_per_example: Annotated[float, Gt(0.0)] = 2e4
+    joules_per_example: Annotated[float, Ge(0.0)] | None = None
+
+    def transmit_j(self, power_w: Array, hz_s: Array, bandwidth_hz: float) -> Array:
+        """Energy of transfers (eq. 4), joules, (links,).
+
+        Args:
+            power_w: Power of each sender over the whole band, watt, (links,).
+            hz_s: Bandwidth times time of each transfer, (links,).
+            bandwidth_hz: W.
+        """
+        return power_w / self.amplifier_efficiency * hz_s / bandwidth_hz
+
+    def receive_j(self, hz_s: Array, bandwidth_hz: float) -> Array:
+        """Energy of receiving transfers (eq. 5), joules, (links,)."""
+        return self.receive_w * hz_s / bandwidth_hz
+
+    def compute_j(self, examples: float) -> float:
+        """Energy of training on a number of examples (eq. 6), joules."""
+        if self.joules_per_example is not None:
+            return self.joules_per_example * examples
+        return self.capacitance * self.clock_hz**2 * self.cycles_per_example * examples
+
+    def compute_s(self, examples: float) -> float:
+        """Time of one device for a number of examples, seconds: c n / f."""
+        return self.cycles_per_example * examples / self.clock_hz

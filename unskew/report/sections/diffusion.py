@@ -29,7 +29,7 @@ from unskew.record.reader import Record, configured, method_tables
 from unskew.report import charts, stats, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.server.distance import iid_distance
-from unskew.world.wireless import Radio
+from unskew.world.channel import Radio
 
 MOST_SHOWN = 3  # methods whose paths are drawn
 MOST_PANELS = 6  # diffusion rounds drawn
