@@ -29,18 +29,17 @@ from unskew.runtime.round import Trace
 from unskew.tasks.task import Task, make_task
 
 CLASSES = 3
-ALPHA = torch.linspace(0.9, 0.1, 10)
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(priors.Prior):
     """The prior."""
 
     name: str = "toy"
     width: int = 16
     latent_shape: tuple[int, int, int] = (1, 4, 4)
     image_shape: tuple[int, int, int] = (1, 4, 4)
-    times: int = 10
+    alpha_bar: Tensor = torch.linspace(0.9, 0.1, 10)
     lr: float = 0.05
     at_once: int = 64
     device: torch.device = torch.device("cpu")
@@ -54,14 +53,10 @@ class Toy:
     def start(self, noun: str | None = None) -> Tensor:
         return torch.zeros(16)
 
-    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        a = ALPHA[times][:, None, None, None]
-        return (latents - a.sqrt() * embeddings.reshape(-1, 1, 1, 4, 4)) / (1 - a).sqrt()
-
-    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        a = ALPHA[times][:, None, None, None]
-        noisy = a.sqrt() * latents + (1 - a).sqrt() * noise
-        return (self.predict(noisy, embeddings, times) - noise).square().flatten(1).mean(1)
+    def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        a = self.alpha_bar[times][:, None, None, None]
+        point = torch.zeros_like(z) if v is None else v.reshape(z.shape)
+        return (z - a.sqrt() * point) / (1 - a).sqrt()
 
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None

@@ -46,6 +46,11 @@ def of_nothing() -> priors.Prior:
     raise AssertionError("it is not called")
 
 
+class Bare(priors.Prior):
+    def __init__(self, device):
+        self.device = device
+
+
 def half(device: torch.device) -> Mirror:
     return object()
 
@@ -92,6 +97,7 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
         ("prior_of_mine:Miror", r"prior 'prior_of_mine:Miror' cannot be imported from prior_of_mine:Miror: "),
         ("prior_of_mine:of_nothing", r"prior 'prior_of_mine:of_nothing' must take device and need nothing else"),
         ("prior_of_mine:half", r"prior 'prior_of_mine:half' must make a Prior; what it makes lacks name, width, "),
+        ("prior_of_mine:Bare", r"what it makes lacks decode, denoised, encode, start"),
         ("prior_of_mine:Thin", r"prior 'prior_of_mine:Thin': start must return a tensor of \(16,\), got \(5,\)"),
         (
             "prior_of_mine:Flat",

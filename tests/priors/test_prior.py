@@ -16,29 +16,21 @@ from torch import Tensor
 from unskew.errors import DataError, DivergedError
 from unskew.keys import Key
 from unskew.priors import Prior, distances, fitted, how_fitted, invert
-from unskew.priors.prior import checked_embeddings, ddim, noised, squared_error
+from unskew.priors.prior import checked_embeddings
 
 SHAPE = (1, 2, 2)
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Prior):
     name: str = "point"
     width: int = 4
     latent_shape: tuple[int, int, int] = SHAPE
     image_shape: tuple[int, int, int] = SHAPE
-    times: int = 10
-    lr: float = 0.1
+    device: torch.device = torch.device("cpu")
+    alpha_bar: Tensor = torch.linspace(0.9, 0.1, 10)
     at_once: int = 1000
     broken: bool = False
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def abar(self) -> Tensor:
-        return torch.linspace(0.9, 0.1, self.times)
 
     def encode(self, images: Tensor) -> Tensor:
         return images
@@ -49,31 +41,16 @@ class Point:
     def start(self, noun: str | None = None) -> Tensor:
         return torch.zeros(4)
 
-    def noise(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
-        a = self.abar[times][:, None, None, None]
+    def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        a = self.alpha_bar[times][:, None, None, None]
         point = torch.zeros(len(z), *SHAPE) if v is None else v.reshape(-1, *SHAPE)
         return (z - a.sqrt() * point) / (1 - a).sqrt()
 
-    def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        k, b = latents.shape[:2]
-        flat = self.noise(latents.reshape(-1, *SHAPE), embeddings.repeat_interleave(b, 0), times.repeat(k))
-        return flat.reshape(latents.shape)
-
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        if self.broken:
-            return embeddings.sum(1) * torch.inf
-        return squared_error(self.predict(noised(latents, noise, self.abar[times]), embeddings, times), noise)
-
-    def sample(
-        self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
-    ) -> Tensor:
-        return ddim(
-            self.noise, embeddings, SHAPE, self.abar, count, key,
-            guidance=guidance or 1.0, steps=steps or 5, reach=None, at_once=self.at_once,
-        )  # fmt: skip
+        return embeddings.sum(1) * torch.inf if self.broken else super().loss(latents, embeddings, times, noise)
 
 
-POINT: Prior = Point()
+POINT = Point()
 KEY = Key(3)
 
 

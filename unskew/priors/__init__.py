@@ -29,10 +29,6 @@ __all__ = [
 
 BUILT_IN, FOLDER, HUB = "built-in", "FOLDER", "hub:OWNER/NAME"
 
-_MEMBERS = tuple(name for name in vars(Prior) if not name.startswith("_"))
-_PARTS = tuple(name for name in _MEMBERS if callable(getattr(Prior, name)))
-
-
 PRIORS = Registry(
     "prior",
     "unskew.priors",
@@ -41,9 +37,9 @@ PRIORS = Registry(
         FOLDER: "unskew.priors:_in_folder",
         HUB: "unskew.priors.diffusers:load",
     },
-    f"a class with {', '.join(_PARTS)}, or a function annotated to return one, as in def mine(device: torch.device) -> "
-    "Prior",
-    partial(makes, lambda kind: inspect.isclass(kind) and all(callable(getattr(kind, p, None)) for p in _PARTS)),
+    "a class derived from unskew.priors.Prior, or a function annotated to return one, as in def mine(device: "
+    "torch.device) -> Prior",
+    partial(makes, lambda kind: inspect.isclass(kind) and issubclass(kind, Prior)),
     about={
         BUILT_IN: "0.8 million parameters, grey 32 x 32 images; comes with unskew",
         FOLDER: "one that unskew prior train wrote, or a Stable Diffusion pipeline, extra [diffusion]",
@@ -126,8 +122,10 @@ def _made(make: Any, name: str, device: torch.device) -> Prior:
             f"prior {name!r} must take device and need nothing else, as in def mine(device: torch.device) -> Prior "
             f"({error})"
         ) from None
-    prior: Prior = make(device=device)
-    if missing := [member for member in _MEMBERS if not hasattr(prior, member)]:
+    missing = sorted(getattr(make, "__abstractmethods__", ()))
+    prior: Any = None if missing else make(device=device)
+    missing = missing or [part for part in Prior.__annotations__ if not hasattr(prior, part)]
+    if missing:
         raise ConfigError(f"prior {name!r} must make a Prior; what it makes lacks {', '.join(missing)}")
     with torch.no_grad():
         latents = prior.encode(torch.zeros(1, *prior.image_shape, device=device))
@@ -140,4 +138,5 @@ def _made(make: Any, name: str, device: torch.device) -> Prior:
         got = tuple(getattr(value, "shape", ())) or type(value).__name__
         if got != shape:
             raise ConfigError(f"prior {name!r}: {part} must return a tensor of {shape}, got {got}")
-    return prior
+    whole: Prior = prior
+    return whole

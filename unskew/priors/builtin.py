@@ -33,7 +33,7 @@ from unskew.errors import DataError
 from unskew.files import user_path
 from unskew.keys import Key
 from unskew.priors import taesd
-from unskew.priors.prior import Denoising, fitted, noised, squared_error
+from unskew.priors.prior import Prior, fitted
 
 STEPS = 1000
 IMAGE = (1, 32, 32)
@@ -204,15 +204,13 @@ class Networks(nn.Module):
 
 # ---------------------------------------------------------------- the prior
 @dataclass(frozen=True, eq=False)
-class BuiltIn(Denoising):
-    """The built-in model as a `unskew.priors.Prior`; `load` makes one.
+class BuiltIn(Prior):
+    """The built-in model; `load` makes one.
 
     Attributes:
         networks: Networks in evaluation mode, frozen.
         words: The table's words, in the order of its rows.
         sha256: SHA-256 of the file they were read from.
-        alpha_bar: abar, (times,).
-        reach: Bound of latents.
     """
 
     networks: Networks
@@ -220,20 +218,13 @@ class BuiltIn(Denoising):
     sha256: str
     image_shape: tuple[int, int, int]
     latent_shape: tuple[int, int, int]
+    device: torch.device
     alpha_bar: Tensor
     reach: float
+    at_once: int
     name: str = "built-in"
     width: int = WIDTH
-    times: int = STEPS
-    lr: float = 0.1
-    at_once: int = 1024
     guidance: float = 1.5
-    steps: int = 20
-
-    @property
-    def device(self) -> torch.device:
-        """Device that it computes on."""
-        return self.networks.words.weight.device
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
@@ -252,10 +243,6 @@ class BuiltIn(Denoising):
         """Row of a noun, (64,); if there is none, or the table lacks it, that of "thing", which fits any image."""
         row = self.words.index(noun if noun in self.words and noun not in (PHOTO, NULL) else THING)
         return self.networks.words.weight[row].clone()
-
-    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        """Mean squared error of the predicted noise, (K,)."""
-        return squared_error(self.predict(noised(latents, noise, self.alpha_bar[times]), embeddings, times), noise)
 
     def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
         """Noise in latents under embeddings, or the empty prompt."""
@@ -299,9 +286,9 @@ def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -
         reason = str(error).splitlines()[0]
         raise DataError(f"{file} does not hold this version's built-in prior: {reason}; {again}") from None
     networks = networks.eval().requires_grad_(False).to(device)
-    shapes, reach = (networks.image_shape, networks.latent_shape), float(networks.reach)
+    shapes, where = (networks.image_shape, networks.latent_shape), networks.mean.device
     at_once = 1024 if networks.image_shape[0] == 1 else 128
-    return BuiltIn(networks, words, digest, *shapes, alpha_bar().to(device), reach, at_once=at_once)
+    return BuiltIn(networks, words, digest, *shapes, where, alpha_bar().to(where), float(networks.reach), at_once)
 
 
 def read_card(folder: Path | None = None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unskew.errors import ConfigError, DataError
 from unskew.files import user_path
-from unskew.priors.prior import Denoising, fitted, noised, squared_error
+from unskew.priors.prior import Prior, fitted
 
 INSTALL = "pip install 'unskew[diffusion]'"
 PROMPT, THING = "a photo of", "thing"
@@ -109,9 +109,9 @@ def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: in
         width=tokens * width,
         latent_shape=(pipeline.unet.config.in_channels, side // factor, side // factor),
         image_shape=(pipeline.vae.config.in_channels, side, side),
-        times=pipeline.scheduler.config.num_train_timesteps,
         tokens=tokens,
         velocity=predicts == "v_prediction",
+        device=device,
         alpha_bar=pipeline.scheduler.alphas_cumprod.float().to(device),
         photo=_text(pipeline, PROMPT),
         empty=_text(pipeline, ""),
@@ -119,14 +119,12 @@ def _prior(pipeline: Any, name: str, device: torch.device, tokens: int, size: in
 
 
 @dataclass(frozen=True, eq=False)
-class Diffusers(Denoising):
-    """A Stable Diffusion pipeline as a `unskew.priors.Prior`; `load` makes one.
+class Diffusers(Prior):
+    """A Stable Diffusion pipeline; `load` makes one.
 
     Attributes:
         pipeline: A frozen `diffusers.StableDiffusionPipeline`.
         tokens: Tokens of an embedding, L.
-        velocity: True if the denoiser predicts the velocity instead of the noise.
-        alpha_bar: abar, (times,), float32.
         photo, empty: Encoded prompts, (tokens of a prompt, d).
         lr: Learning rate; DDDR uses 5e-3 for a batch of 4.
     """
@@ -136,22 +134,16 @@ class Diffusers(Denoising):
     width: int
     latent_shape: tuple[int, int, int]
     image_shape: tuple[int, int, int]
-    times: int
     tokens: int
-    velocity: bool
+    device: torch.device
     alpha_bar: Tensor = field(repr=False)
     photo: Tensor = field(repr=False)
     empty: Tensor = field(repr=False)
+    velocity: bool
     lr: float = 0.02
     at_once: int = 16
     guidance: float = 7.5
     steps: int = 50
-    reach: None = None  # real latents are not within [-1, 1]: a scheduler with clip_sample would cut them
-
-    @property
-    def device(self) -> torch.device:
-        """Device that it computes on."""
-        return self.alpha_bar.device
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
@@ -175,18 +167,6 @@ class Diffusers(Denoising):
         # The first token marks the beginning of the text.
         words = _text(self.pipeline, noun or THING)[1 : 1 + len(ids)]
         return words.float().mean(0).repeat(self.tokens)
-
-    def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        """Mean squared error of the denoiser's prediction, (K,)."""
-        k, b = latents.shape[:2]
-        abar = self.alpha_bar[times]
-        z = noised(latents, noise, abar)
-        v, at = embeddings.repeat_interleave(b, dim=0), times.repeat(k)
-        output = self._output(z.flatten(0, 1), self._condition(v), at).reshape(latents.shape)
-        if not self.velocity:
-            return squared_error(output, noise)
-        a = abar[:, None, None, None]
-        return squared_error(output, a.sqrt() * noise - (1 - a).sqrt() * latents)
 
     @property
     def _scale(self) -> float:

@@ -20,9 +20,9 @@ alignment measures.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -32,54 +32,68 @@ from unskew.errors import DataError, DivergedError
 from unskew.keys import Key
 
 
-class Prior(Protocol):
-    """A latent diffusion model, frozen.
+class Prior(ABC):
+    """A latent diffusion model, frozen.  Yours derives from it.
 
     Attributes:
         name: Name in records and messages.
         width: Numbers in an embedding.
         latent_shape: (channels, height, width) of a latent.
         image_shape: (channels, height, width) of an image, values in [0, 1].
-        times: Steps of the diffusion, T.
+        device: Device that it computes on.
+        alpha_bar: abar, (T,), on that device.
+        velocity: True if it was trained to predict the velocity, whose error is the noise's over root abar.
         lr: Learning rate suited to the size of its embeddings.
         at_once: Most latents to pass through it together.
+        guidance, steps: Guidance scale, 1 for none, and steps of DDIM, if `sample` is not told.
+        reach: Bound to which |z0| is clipped in sampling; None does not clip.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def width(self) -> int: ...  # noqa: D102
-    @property
-    def latent_shape(self) -> tuple[int, int, int]: ...  # noqa: D102
-    @property
-    def image_shape(self) -> tuple[int, int, int]: ...  # noqa: D102
-    @property
-    def times(self) -> int: ...  # noqa: D102
-    @property
-    def lr(self) -> float: ...  # noqa: D102
-    @property
-    def at_once(self) -> int: ...  # noqa: D102
-    @property
-    def device(self) -> torch.device: ...  # noqa: D102
+    name: str
+    width: int
+    latent_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
+    device: torch.device
+    alpha_bar: Tensor
+    velocity: bool = False
+    lr: float = 0.1
+    at_once: int = 64
+    guidance: float = 1.0
+    steps: int = 20
+    reach: float | None = None
 
+    @property
+    def times(self) -> int:
+        """Steps of the diffusion, T."""
+        return len(self.alpha_bar)
+
+    @abstractmethod
     def encode(self, images: Tensor) -> Tensor:
         """Standardised latents (N, *latent_shape) of images (N, C, H, W) in [0, 1], prepared by `fitted`."""
-        ...
 
+    @abstractmethod
     def decode(self, latents: Tensor) -> Tensor:
         """Images (N, *image_shape) in [0, 1] of standardised latents."""
-        ...
 
+    @abstractmethod
     def start(self, noun: str | None = None) -> Tensor:
         """The start of an embedding, (width,), for a noun, or one that suits any image."""
-        ...
+
+    @abstractmethod
+    def denoised(self, z: Tensor, v: Tensor | None, times: Tensor) -> Tensor:
+        """Noise in latents (n, *latent_shape) at times (n,) under embeddings (n, width) or, for None, the empty prompt.
+
+        Shaped as the latents.
+        """
 
     def predict(self, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
         """Noise in noisy latents (K, b, *latent_shape) at times (b,) under embeddings (K, width), shaped as latents."""
-        ...
+        k, b = latents.shape[:2]
+        noise = self.denoised(latents.flatten(0, 1), embeddings.repeat_interleave(b, dim=0), times.repeat(k))
+        return noise.reshape(latents.shape)
 
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        """Noise-prediction loss of each cluster (eq. 2), (K,).
+        """Prediction loss of each cluster (eq. 1, 2), (K,).
 
         Args:
             latents: (K, b, *latent_shape).
@@ -87,8 +101,11 @@ class Prior(Protocol):
             times: (b,) in 0 .. times-1, the same for every cluster.
             noise: (b, *latent_shape), the same for every cluster.
         """
-        ...
+        a = self.alpha_bar[times][:, None, None, None]
+        error = self.predict(a.sqrt() * latents + (1 - a).sqrt() * noise, embeddings, times) - noise
+        return (error / a.sqrt() if self.velocity else error).float().square().flatten(1).mean(1)
 
+    @torch.no_grad()
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
     ) -> Tensor:
@@ -99,12 +116,33 @@ class Prior(Protocol):
             count: Number of images of each embedding.
             key: Source of the images' first noise; embedding k's depends on the key and k only.
             guidance: Guidance scale; 1 is none, None is the prior's default.
-            steps: Steps of DDIM; None is the prior's default.
+            steps: Steps of DDIM, 1 .. T; None is the prior's default.
 
         Raises:
             DataError: If an embedding has another width or is not finite.
         """
-        ...
+        v = checked_embeddings(embeddings, self.width).to(self.device).float().repeat_interleave(count, dim=0)
+        guidance, steps = self.guidance if guidance is None else guidance, self.steps if steps is None else steps
+        draws = ((key / k).generator() for k in range(len(embeddings)))
+        z = torch.cat([torch.randn(count, *self.latent_shape, generator=g) for g in draws])
+        times = [round(self.times * (1 - i / steps)) - 1 for i in range(steps + 1)]
+        out = []
+        for z_t, mine in zip(torch.split(z.to(self.device), self.at_once), torch.split(v, self.at_once), strict=True):
+            for t, s in pairwise(times):
+                at = torch.full((len(z_t),), t, device=self.device)
+                e = self.denoised(z_t, mine, at)
+                if guidance != 1:
+                    without = self.denoised(z_t, None, at)
+                    e = without + guidance * (e - without)
+                a = self.alpha_bar[t]
+                z0 = (z_t - (1 - a).sqrt() * e) / a.sqrt()
+                if self.reach is not None:
+                    z0 = z0.clamp(-self.reach, self.reach)
+                    e = (z_t - a.sqrt() * z0) / (1 - a).sqrt()
+                # -1 is the clean latent: at time 0 there is still a little noise.
+                z_t = z0 if s < 0 else self.alpha_bar[s].sqrt() * z0 + (1 - self.alpha_bar[s]).sqrt() * e
+            out.append(z_t)
+        return self.decode(torch.cat(out)).reshape(len(embeddings), count, *self.image_shape)
 
 
 # ---------------------------------------------------------------- inversion
@@ -142,7 +180,7 @@ def invert(
     scale = batch_size * math.prod(prior.latent_shape)
     mean, counted = torch.zeros_like(v), 0
     for s in range(steps):
-        adam.param_groups[0]["lr"] = lr * _rate(s / steps)
+        adam.param_groups[0]["lr"] = lr * rate(s / steps)
         times, noise, places = _draw(prior, key / s, batch_size)
         gradients = []
         for some in torch.split(torch.arange(len(held)), group):
@@ -166,7 +204,8 @@ def invert(
     return embeddings
 
 
-def _rate(done: float) -> float:
+def rate(done: float) -> float:
+    """Share of the learning rate after this share of a training: 1, from half-time half a cosine to 0."""
     return 1.0 if done <= 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * done - 1)))
 
 
@@ -207,96 +246,6 @@ def distances(prior: Prior, embeddings: Tensor, key: Key, probes: int = 16) -> T
     ).double()
     # Not by the Gram matrix: two embeddings that agree are at distance 0 exactly.
     return torch.stack([(predicted - one).square().sum(1).sqrt() for one in predicted]).float().cpu()
-
-
-# ---------------------------------------------------------------- equations that priors share
-def noised(latents: Tensor, noise: Tensor, alpha_bar: Tensor) -> Tensor:
-    """z_t of latents (K, b, C, H, W) for noise (b, C, H, W) and abar (b,) (eq. 1)."""
-    a = alpha_bar[:, None, None, None]
-    return a.sqrt() * latents + (1 - a).sqrt() * noise
-
-
-def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean square of the difference for each cluster, (K,) (eq. 2)."""
-    return (predicted - target).float().square().flatten(1).mean(1)
-
-
-@torch.no_grad()
-def ddim(
-    denoise: Callable[[Tensor, Tensor | None, Tensor], Tensor],
-    embeddings: Tensor,
-    latent_shape: tuple[int, ...],
-    alpha_bar: Tensor,
-    count: int,
-    key: Key,
-    guidance: float,
-    steps: int,
-    reach: float | None,
-    at_once: int,
-) -> Tensor:
-    """Latents (K, count, *latent_shape) by DDIM without added noise (eq. 3 to 5).
-
-    Embedding k's first noise depends on the key and k only.
-
-    Args:
-        denoise: Noise in latents (n, ...) under embeddings (n, width), or under the empty prompt, at times (n,).
-        embeddings: (K, width).
-        latent_shape: Shape of one latent.
-        alpha_bar: abar, (T,).
-        count: Number of latents of each embedding.
-        key: Source of the first noise.
-        guidance: Guidance scale; 1 is none.
-        steps: Number of steps, 1 .. T.
-        reach: Bound to which |z0| is clipped; None does not clip.
-        at_once: Largest number of latents in one call.
-    """
-    device = embeddings.device
-    z = torch.stack(
-        [torch.randn(count, *latent_shape, generator=(key / k).generator()) for k in range(len(embeddings))]
-    )
-    z = z.to(device, embeddings.dtype).flatten(0, 1)
-    v = embeddings.repeat_interleave(count, dim=0)
-    times = [round(len(alpha_bar) * (1 - i / steps)) - 1 for i in range(steps + 1)]
-    out = []
-    for z_t, mine in zip(torch.split(z, at_once), torch.split(v, at_once), strict=True):
-        for t, s in pairwise(times):
-            at = torch.full((len(z_t),), t, device=device)
-            e = denoise(z_t, mine, at)
-            if guidance != 1:
-                without = denoise(z_t, None, at)
-                e = without + guidance * (e - without)
-            a = alpha_bar[t]
-            z0 = (z_t - (1 - a).sqrt() * e) / a.sqrt()
-            if reach is not None:
-                z0 = z0.clamp(-reach, reach)
-                e = (z_t - a.sqrt() * z0) / (1 - a).sqrt()
-            # -1 is the clean latent: at time 0 there is still a little noise.
-            z_t = z0 if s < 0 else alpha_bar[s].sqrt() * z0 + (1 - alpha_bar[s]).sqrt() * e
-        out.append(z_t)
-    return torch.cat(out).reshape(len(embeddings), count, *latent_shape)
-
-
-class Denoising:
-    """Prediction and sampling for a prior that predicts noise; attributes as in `ddim`, with `steps` as default.
-
-    `denoised(z, v, times)` is the noise in latents (n, ...) under embeddings (n, width) or, for None, the empty prompt.
-    """
-
-    def predict(self: Any, latents: Tensor, embeddings: Tensor, times: Tensor) -> Tensor:
-        """Noise in latents (K, b, *latent_shape) at times (b,) under each of K embeddings, shaped as these."""
-        k, b = latents.shape[:2]
-        noise: Tensor = self.denoised(latents.flatten(0, 1), embeddings.repeat_interleave(b, dim=0), times.repeat(k))
-        return noise.reshape(latents.shape)
-
-    def sample(
-        self: Any, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
-    ) -> Tensor:
-        """`count` images of each embedding, (K, count, *image_shape) in [0, 1]."""
-        embeddings = checked_embeddings(embeddings, self.width).to(self.device).float()
-        guidance, steps = self.guidance if guidance is None else guidance, self.steps if steps is None else steps
-        how = (self.latent_shape, self.alpha_bar, count, key, guidance, steps, self.reach, self.at_once)
-        images: Tensor = self.decode(ddim(self.denoised, embeddings, *how).flatten(0, 1))
-        return images.reshape(len(embeddings), count, *self.image_shape)
 
 
 # ---------------------------------------------------------------- checks of inputs

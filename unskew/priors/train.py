@@ -32,6 +32,7 @@ from unskew.files import write_atomically
 from unskew.keys import Key
 from unskew.priors import taesd
 from unskew.priors.builtin import NULL, PHOTO, STEPS, THING, Networks, alpha_bar
+from unskew.priors.prior import rate
 from unskew.priors.public import KINDS, Captioned
 
 Say = Callable[[str], None]
@@ -184,8 +185,8 @@ def _train_denoiser(
                 t.copy_(saved[str(i)])
     first, began = len(course), time.monotonic()
     for s in range(first, steps):
-        for group in adam.param_groups:
-            group["lr"] = lr * group["factor"] * _rate(s, steps)
+        for group in adam.param_groups:  # a warm-up over 100 steps, and at the end a hundredth
+            group["lr"] = lr * group["factor"] * max(0.01, min((s + 1) / 100, rate(s / steps)))
         rows = torch.randint(len(data), (training.denoiser_batch,), generator=g)
         z, v = latents[rows], captions(networks.words, data, rows, g)
         times = torch.randint(STEPS, (len(rows),), generator=g)
@@ -240,12 +241,6 @@ def captions(words: torch.nn.Embedding, data: Captioned, rows: Tensor, generator
     bag[empty, data.words.index(NULL)] = 1
     vectors: Tensor = bag @ words.weight
     return vectors
-
-
-def _rate(step: int, steps: int) -> float:
-    """Warm-up over 100 steps, then 1, from half-time half a cosine to a hundredth."""
-    warm, done = min(1.0, (step + 1) / 100), step / steps
-    return warm if done <= 0.5 else max(0.01, 0.5 * (1 + math.cos(math.pi * (2 * done - 1))))
 
 
 def _finite(loss: Tensor, what: str, step: int) -> float:
