@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from unskew.data import inputs
 from unskew.keys import Key
-from unskew.models import TABLE, bag, build
+from unskew.models import TABLE, build, sequences
 from unskew.models.network import Network
 
 # The smallest image each network accepts; those not named here take 8x8x1.
@@ -181,7 +181,7 @@ def test_bilstm_reads_both_ways_and_means_over_its_steps():
 
 def test_a_bag_of_words_is_the_mean_of_known_words_whatever_their_order():
     """Vectors 3, 4, 5 count; padding (0) and a word outside the vocabulary (1) do not."""
-    assert bag.FIRST_WORD == inputs.FIRST_WORD
+    assert sequences.FIRST_WORD == inputs.FIRST_WORD
     network = fresh("bag_of_words", (5,), classes=2, words=9)
     vectors = network.body.embedding.weight
     x = torch.tensor([[3, 4, 5, 0, 0], [5, 1, 3, 4, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])

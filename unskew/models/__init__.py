@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from unskew.tasks.kind import TaskKind
 
 NETWORKS: dict[str, tuple[str, str]] = {
-    "logistic": ("linear:logistic", "one linear layer, softmax regression; any input"),
+    "logistic": ("mlp:logistic", "one linear layer, softmax regression; any input"),
     "one_logit": (
-        "linear:one_logit",
+        "mlp:one_logit",
         "logistic regression of two classes as FLamby starts it; two logits of opposite weights",
     ),
-    "svm": ("linear:logistic", "one linear layer, trained with the multi-class margin loss; any input"),
+    "svm": ("mlp:logistic", "one linear layer, trained with the multi-class margin loss; any input"),
     "mlp": ("mlp:mlp", "fully connected, one hidden layer of 64; any input"),
     "fcn": ("mlp:fcn", "FedDif's FCN and workload W2: fully connected, two hidden layers of 200"),
     "hcct_mlp": ("mlp:hcct_mlp", "HCCT on Fashion-MNIST: 784-64-10 with dropout 0.5"),
@@ -61,19 +61,19 @@ NETWORKS: dict[str, tuple[str, str]] = {
         "HCCT on Digit: three 5x5 convolutions, then 2048 and 512, batch or group norm; 4x4 and up",
     ),
     "lstm_rows": (
-        "recurrent:lstm_rows",
+        "sequences:lstm_rows",
         "FedDif's first code base on Fashion-MNIST: a two-layer LSTM over image rows; 2x2 and up",
     ),
-    "bag_of_words": ("bag:bag_of_words", "the mean of a text's word vectors of 32, then linear; token ids"),
-    "bilstm": ("recurrent:bilstm", "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids"),
-    "char_lstm": ("recurrent:char_lstm", "next token at every position: vectors of 8 and an LSTM of 64; token ids"),
-    "resnet18": ("resnet:resnet18", "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up"),
+    "bag_of_words": ("sequences:bag_of_words", "the mean of a text's word vectors of 32, then linear; token ids"),
+    "bilstm": ("sequences:bilstm", "FedDW on IMDB: an LSTM read both ways, its mean over a text's tokens; token ids"),
+    "char_lstm": ("sequences:char_lstm", "next token at every position: vectors of 8 and an LSTM of 64; token ids"),
+    "resnet18": ("deep:resnet18", "ResNet-18 with the CIFAR stem, batch or group norm (W5); 8x8 and up"),
     "shufflenet": (
-        "shufflenet:shufflenet",
+        "deep:shufflenet",
         "FedDW: ShuffleNet of 2 groups, then 256 and 128, batch or group norm; 8x8 and up",
     ),
     "mobilenet_v2": (
-        "mobilenet:mobilenet_v2",
+        "deep:mobilenet_v2",
         "FedDW: MobileNetV2 of half width, then 256 and 128, batch or group norm; 8x8 and up",
     ),
 }

@@ -47,37 +47,6 @@ class Network(nn.Module):
         return out.softmax(1) if self.softmax else out
 
 
-def vectors_of(model: str, embedding: nn.Embedding, x: Tensor) -> Tensor:
-    """The vectors (..., size) of token ids (...), int64.
-
-    Raises:
-        ConfigError: If these are not token ids, or (on a CPU) one of them has no vector; names the model.
-    """
-    if x.is_floating_point():
-        raise ConfigError(
-            f"model {model} reads token ids, int64, but the data are {x.dtype}; give texts, or a text data set such as "
-            "imdb, or take mlp, which accepts any input"
-        )
-    try:
-        vectors: Tensor = embedding(x)
-    except IndexError:
-        raise ConfigError(
-            f"model {model} has vectors for {embedding.num_embeddings} words, and the data hold token id "
-            f"{int(x.max())}; raise option words"
-        ) from None
-    return vectors
-
-
-def sequence(model: str, shape: tuple[int, ...]) -> None:
-    """Refuse examples that are not sequences of token ids.
-
-    Raises:
-        ConfigError: If so.
-    """
-    if len(shape) != 1:
-        raise ConfigError(f"model {model} reads token ids of shape (length,), got {shape}; take another model")
-
-
 def stack(**layers: nn.Module | None) -> nn.Sequential:
     """Stack named layers in order, leaving out None."""
     sequence = nn.Sequential()
@@ -95,15 +64,6 @@ def initialise(network: Network, draw: Callable[[Tensor], object]) -> Network:
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return network
-
-
-def neck_layers(widths: tuple[int, ...]) -> dict[str, nn.Module | None]:
-    """Linear layers through `widths`, for `stack`: ReLU between them, none after the last."""
-    layers: dict[str, nn.Module | None] = {}
-    for i in range(1, len(widths)):
-        layers[f"fc{i}"] = nn.Linear(widths[i - 1], widths[i])
-        layers[f"relu_fc{i}"] = nn.ReLU() if i + 1 < len(widths) else None
-    return layers
 
 
 def dropout_layer(p: float) -> nn.Dropout | None:

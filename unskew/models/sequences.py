@@ -1,10 +1,14 @@
-"""LSTMs over the rows of an image, and in both directions over the words of a text."""
+"""Networks that read sequences: the words of a text, in a bag or by an LSTM, and the rows of an image."""
 
 from typing import final
 
 from torch import Tensor, nn
 
-from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, sequence, stack, vectors_of
+from unskew.errors import ConfigError
+from unskew.models.network import AtLeastOne, Dropout, Network, dropout_layer, image, stack
+
+FIRST_WORD = 2
+"""The first token id that is a word's, as in `unskew.data.inputs`: 0 is padding, 1 any word outside the vocabulary."""
 
 
 @final
@@ -38,6 +42,80 @@ def lstm_rows(
     # with a single row the recurrent weights would never be used
     channels, _, width = image("lstm_rows", input_shape, at_least=2)
     return Network(RowReader(channels * width, hidden, 2, dropout), nn.Linear(hidden, num_classes, bias=head_bias))
+
+
+def vectors_of(model: str, embedding: nn.Embedding, x: Tensor) -> Tensor:
+    """The vectors (..., size) of token ids (...), int64.
+
+    Raises:
+        ConfigError: If these are not token ids, or (on a CPU) one of them has no vector; names the model.
+    """
+    if x.is_floating_point():
+        raise ConfigError(
+            f"model {model} reads token ids, int64, but the data are {x.dtype}; give texts, or a text data set such as "
+            "imdb, or take mlp, which accepts any input"
+        )
+    try:
+        vectors: Tensor = embedding(x)
+    except IndexError:
+        raise ConfigError(
+            f"model {model} has vectors for {embedding.num_embeddings} words, and the data hold token id "
+            f"{int(x.max())}; raise option words"
+        ) from None
+    return vectors
+
+
+def sequence(model: str, shape: tuple[int, ...]) -> None:
+    """Refuse examples that are not sequences of token ids.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if len(shape) != 1:
+        raise ConfigError(f"model {model} reads token ids of shape (length,), got {shape}; take another model")
+
+
+@final
+class MeanOfWords(nn.Module):
+    """Token ids (B, L), int64, to the mean of their vectors (B, size).
+
+    Padding and words outside the vocabulary are left out: with a vocabulary of all training words, other words' vector
+    would never be trained.  Without a word the mean is 0.
+    """
+
+    def __init__(self, words: int, size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean vectors (B, size).
+
+        Raises:
+            ConfigError: If these are not token ids, or (on a CPU) one of them has no vector.
+        """
+        vectors = vectors_of("bag_of_words", self.embedding, x)
+        there = (x >= FIRST_WORD).to(vectors.dtype)[..., None]
+        return (vectors * there).sum(1) / there.sum(1).clamp(min=1.0)
+
+
+def bag_of_words(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    words: AtLeastOne = 10_000,
+    embedding: AtLeastOne = 32,
+    head_bias: bool = True,
+) -> Network:
+    """The mean of a text's word vectors of 32, then C: 320,000 + 33 C parameters at 10,000 words.
+
+    A. Joulin, E. Grave, P. Bojanowski, T. Mikolov, "Bag of tricks for efficient text classification", EACL 2017,
+    without its n-grams.  Word order does not count, and a text without known words has only the head's bias.
+
+    Raises:
+        ConfigError: If the inputs are not sequences.
+    """
+    sequence("bag_of_words", input_shape)
+    return Network(MeanOfWords(words, embedding), nn.Linear(embedding, num_classes, bias=head_bias))
 
 
 @final
