@@ -1,13 +1,13 @@
 """Writes the table of methods and kinds of task into docs/reference/tasks.md:  python docs/needs_table.py
 
-It is made from what methods declare (`unskew.tasks.needs`); a test compares the page with it.
+It is made from what methods declare (`unskew.tasks.kind`); a test compares the page with it.
 """
 
 from pathlib import Path
 
 from unskew import algorithms
 from unskew.tasks import TABLE, kind_of
-from unskew.tasks.needs import NEEDS, given, needs_of
+from unskew.tasks.kind import NEEDS, given, needs_of
 
 PAGE = Path(__file__).parent / "reference" / "tasks.md"
 BEGIN, END = "<!-- made by docs/needs_table.py -->\n", "<!-- end -->\n"

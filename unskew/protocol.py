@@ -931,7 +931,7 @@ class Hooks:
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that changes their number
             puts it there.
         weighting: "uniform" if no mean of it is weighted by numbers of examples.
-        needs: What it requires of a task, in words of `unskew.tasks.needs`: "classes" (labels), "classifier" (a row of
+        needs: What it requires of a task, in words of `unskew.tasks.kind`: "classes" (labels), "classifier" (a row of
             outputs or weights for each class), "groups" (counts by class or group), "images".
         needs_domains: Name of the setting that needs data with domains; empty if none does.
         needs_public: True if it needs public data.

@@ -12,7 +12,7 @@ from unskew.errors import ConfigError
 from unskew.experiment.config import method, parse
 from unskew.papers.noniid import MORE
 from unskew.tasks import KINDS, kind_of
-from unskew.tasks.needs import NEEDS, given, needs_of
+from unskew.tasks.kind import NEEDS, given, needs_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3)).astype(np.float32)

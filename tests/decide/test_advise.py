@@ -32,9 +32,9 @@ from unskew.experiment.config import Experiment, NamedMethod
 from unskew.report.stats import Difference
 from unskew.report.worth import Floats
 from unskew.run.setup import InMemoryInputs, divide
-from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.odds import BINARY
 
 Site = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 RACE = sys.modules[Candidate.__module__]  # `unskew.decide.advice.race` is the function

@@ -28,9 +28,9 @@ from unskew.report import results, verdict, worth
 from unskew.report.stats import UNCORRECTED, interval
 from unskew.report.worth import Chance, chance_in_mean, gain, over_all_rows
 from unskew.run.final import below, of_constants
-from unskew.tasks.binary import BINARY
 from unskew.tasks.classification import CLASSIFICATION
 from unskew.tasks.measure import ACCURACY, Measure
+from unskew.tasks.odds import BINARY
 from unskew.tasks.regression import REGRESSION
 
 ERROR = Measure("mae", "mean absolute error", "lower", 0.0, None, percent=False)

@@ -11,7 +11,7 @@ import torch
 import unskew as us
 from unskew.data.inputs import Column
 from unskew.run.explain import THRESHOLDS, contrasts, effects, site_curve, values_of
-from unskew.tasks.binary import cross_entropy
+from unskew.tasks.odds import cross_entropy
 from unskew.tasks.regression import poisson, squared
 from unskew.tasks.survival import cox
 

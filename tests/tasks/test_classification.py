@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unskew as us
-from unskew.tasks import binary
+from unskew.tasks import odds
 from unskew.tasks.classification import (
     auroc,
     balanced_accuracy,
@@ -95,7 +95,7 @@ def test_the_values_of_rows_have_the_measure_as_their_mean(name: str) -> None:
     assert values.mean() == pytest.approx(whole(found, UNEQUAL))
     assert by_row(found[1:], UNEQUAL[1:]) is None  # nine rows of a class
     assert by_row(found[-90:], UNEQUAL[-90:]) is None  # one class
-    two = {m.name: m for m in binary.BINARY.measures}[name]
+    two = {m.name: m for m in odds.BINARY.measures}[name]
     logits, y = rng.normal(size=(40, 1)), np.arange(40) % 2
     assert two.by_row is not None
     assert two.whole is not None

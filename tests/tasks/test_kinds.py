@@ -20,7 +20,7 @@ from unskew.errors import ConfigError, DataWarning
 from unskew.keys import Key
 from unskew.protocol import SgdConfig
 from unskew.run.setup import class_weights
-from unskew.tasks import binary, kind_of, multi_label, next_token, ordinal, regression, survival
+from unskew.tasks import kind_of, odds, positions, regression, survival
 from unskew.tasks.targets import NUMBER
 
 Array = npt.NDArray[Any]
@@ -89,30 +89,30 @@ def test_binary_metrics_by_hand() -> None:
     alarm among three zeros (specificity 1) the threshold is above 1 and finds one of two.
     """
     outputs, y = np.array([[-2.0], [0.5], [1], [-1], [2]]), np.array([0, 0, 0, 1, 1])
-    assert binary.auroc(outputs, y) == pytest.approx(4 / 6)
-    assert binary.average_precision(outputs, y) == pytest.approx(3 / 4)
-    measures = {m.name: m for m in binary.BINARY.measures}
+    assert odds.auroc(outputs, y) == pytest.approx(4 / 6)
+    assert odds.average_precision(outputs, y) == pytest.approx(3 / 4)
+    measures = {m.name: m for m in odds.BINARY.measures}
     assert measures["balanced_accuracy"].whole is not None
     assert measures["balanced_accuracy"].whole(outputs, y) == pytest.approx((1 / 3 + 1 / 2) / 2)
-    assert binary.sensitivity_at(outputs, y, 0.9) == 0.5
-    assert binary.sensitivity_at(outputs, y, 0.3) == 1.0  # at a specificity of 1/3
-    brier = binary.squared_error(torch.tensor([[0.0], [0.0]]), torch.tensor([0, 1]))
+    assert odds.sensitivity_at(outputs, y, 0.9) == 0.5
+    assert odds.sensitivity_at(outputs, y, 0.3) == 1.0  # at a specificity of 1/3
+    brier = odds.squared_error(torch.tensor([[0.0], [0.0]]), torch.tensor([0, 1]))
     assert brier.tolist() == [0.25, 0.25]
-    assert binary.cross_entropy(torch.zeros(1, 1), torch.tensor([1])).item() == pytest.approx(LN2)
+    assert odds.cross_entropy(torch.zeros(1, 1), torch.tensor([1])).item() == pytest.approx(LN2)
 
 
 def test_a_metric_of_one_class_is_not_defined() -> None:
     ones = np.ones(3, np.int64)
     scores = np.zeros((3, 1))
-    assert math.isnan(binary.auroc(scores, ones))
-    assert math.isnan(binary.average_precision(scores, ones - 1))
-    assert math.isnan(binary.average_precision(scores, ones))
-    assert math.isnan(binary.sensitivity_at(scores, ones, 0.9))
-    assert math.isnan(binary.recall(scores, ones, 0))
+    assert math.isnan(odds.auroc(scores, ones))
+    assert math.isnan(odds.average_precision(scores, ones - 1))
+    assert math.isnan(odds.average_precision(scores, ones))
+    assert math.isnan(odds.sensitivity_at(scores, ones, 0.9))
+    assert math.isnan(odds.recall(scores, ones, 0))
     assert math.isnan(regression.r2(scores, np.ones(3)))
-    assert math.isnan(multi_label.macro_auroc(scores, np.ones((3, 1))))
-    assert math.isnan(multi_label.mean_average_precision(scores, np.zeros((3, 1))))
-    assert math.isnan(multi_label.mean_average_precision(scores, np.ones((3, 1))))
+    assert math.isnan(odds.macro_auroc(scores, np.ones((3, 1))))
+    assert math.isnan(odds.mean_average_precision(scores, np.zeros((3, 1))))
+    assert math.isnan(odds.mean_average_precision(scores, np.ones((3, 1))))
 
 
 def test_regression_losses_by_hand() -> None:
@@ -130,8 +130,8 @@ def test_next_token_takes_the_last_positions() -> None:
     """Three positions, targets for two: the first row of logits does not count; of uniform logits the loss is ln 2."""
     outputs = torch.tensor([[[9.0, 0], [0, 0], [0, 0]]])
     y = torch.tensor([[1, 0]])
-    assert next_token.cross_entropy(outputs, y).item() == pytest.approx(LN2)
-    assert next_token.accuracy(torch.tensor([[[9.0, 0], [0, 1], [0, 1]]]), y).item() == 0.5
+    assert positions.cross_entropy(outputs, y).item() == pytest.approx(LN2)
+    assert positions.accuracy(torch.tensor([[[9.0, 0], [0, 1], [0, 1]]]), y).item() == 0.5
 
 
 def test_multi_label_metrics_by_hand() -> None:
@@ -140,12 +140,12 @@ def test_multi_label_metrics_by_hand() -> None:
     At a logit of 0: found 1 of 2, 1 false alarm: precision and recall 1/2.
     """
     outputs, y = np.array([[1.0, 1, -1], [-1, -1, -1]]), np.array([[1, 0, 0], [0, 1, 0]], np.float32)
-    assert multi_label.mean_average_precision(outputs, y) == 0.75
-    assert multi_label.macro_auroc(outputs, y) == 0.5
-    assert multi_label.micro_f1(outputs, y) == 0.5
-    assert multi_label.micro_f1(outputs - 9, y) == 0.0  # none is predicted
-    assert all(np.isnan(measure.whole(outputs, 0 * y)) for measure in multi_label.MULTI_LABEL.measures if measure.whole)
-    loss = multi_label.cross_entropy(torch.zeros(1, 3), torch.tensor([[1.0, 0, 1]]))
+    assert odds.mean_average_precision(outputs, y) == 0.75
+    assert odds.macro_auroc(outputs, y) == 0.5
+    assert odds.micro_f1(outputs, y) == 0.5
+    assert odds.micro_f1(outputs - 9, y) == 0.0  # none is predicted
+    assert all(np.isnan(measure.whole(outputs, 0 * y)) for measure in odds.MULTI_LABEL.measures if measure.whole)
+    loss = odds.of_each_label(torch.zeros(1, 3), torch.tensor([[1.0, 0, 1]]))
     assert loss.item() == pytest.approx(LN2)
 
 
@@ -157,12 +157,12 @@ def test_ordinal_by_hand() -> None:
     """
     log3 = math.log(3)
     outputs = torch.tensor([[log3, log3, log3], [log3, -log3, log3], [-log3, log3, log3]])
-    assert ordinal.predicted(outputs).tolist() == [3, 1, 0]
-    assert ordinal.probabilities(outputs)[1].tolist() == pytest.approx([0.25, 0.5, 0.0, 0.25])
+    assert odds.predicted(outputs).tolist() == [3, 1, 0]
+    assert odds.probabilities(outputs)[1].tolist() == pytest.approx([0.25, 0.5, 0.0, 0.25])
     y = torch.tensor([3, 2, 2])
-    assert ordinal.steps_off(outputs, y).tolist() == [0, 1, 2]
-    assert ordinal.correct(outputs, y).tolist() == [True, False, False]
-    assert float(ordinal.cross_entropy(outputs, y)[1]) == pytest.approx((2 * math.log(4) + math.log(4 / 3)) / 3)
+    assert odds.steps_off(outputs, y).tolist() == [0, 1, 2]
+    assert odds.correct(outputs, y).tolist() == [True, False, False]
+    assert float(odds.cross_entropy(outputs, y)[1]) == pytest.approx((2 * math.log(4) + math.log(4 / 3)) / 3)
 
 
 def test_quadratic_kappa_by_hand() -> None:
@@ -172,8 +172,8 @@ def test_quadratic_kappa_by_hand() -> None:
     each; 20 / 4 = 5.  1 - 1/5 = .8.
     """
     outputs = np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, -1.0], [1.0, 1.0]])
-    assert ordinal.quadratic_kappa(outputs, np.array([0, 1, 2, 2])) == pytest.approx(0.8)
-    assert math.isnan(ordinal.quadratic_kappa(outputs[1:], np.array([1, 1, 1])))
+    assert odds.quadratic_kappa(outputs, np.array([0, 1, 2, 2])) == pytest.approx(0.8)
+    assert math.isnan(odds.quadratic_kappa(outputs[1:], np.array([1, 1, 1])))
 
 
 # ---------------------------------------------------------------- in a run
@@ -302,15 +302,15 @@ PADDED = np.where(np.arange(5) < np.arange(1, 121)[:, None] % 5 + 1, TOKENS[:, 1
 def test_what_fills_up_a_text_counts_nowhere() -> None:
     """By hand: the same outputs cut off where the text ends.  Where all counts, it is the plain mean, bit for bit."""
     y, outputs = torch.from_numpy(PADDED), torch.from_numpy(RNG.normal(size=(120, 7, 5)).astype(np.float32))
-    for of in (next_token.cross_entropy, next_token.accuracy):
+    for of in (positions.cross_entropy, positions.accuracy):
         lengths = (y >= 0).sum(1).tolist()
         alone = [of(outputs[i : i + 1, 2 : 2 + n], y[i : i + 1, :n]) for i, n in enumerate(lengths)]
         torch.testing.assert_close(of(outputs, y), torch.cat(alone))
         assert float(of(outputs, y).min()) >= 0
-    assert float(next_token.accuracy(F.one_hot(y.clamp(0), 5).float(), y).max()) == 1.0
+    assert float(positions.accuracy(F.one_hot(y.clamp(0), 5).float(), y).max()) == 1.0
     whole = torch.from_numpy(TOKENS[:, 1:])
     plain = F.cross_entropy(outputs[:, 2:].flatten(0, 1), whole.flatten(), reduction="none").view(120, 5).mean(1)
-    assert torch.equal(next_token.cross_entropy(outputs, whole), plain)
+    assert torch.equal(positions.cross_entropy(outputs, whole), plain)
 
 
 # ---------------------------------------------------------------- class weights
@@ -352,11 +352,11 @@ def test_calibration_is_the_same_in_any_order_of_rows_with_equal_scores() -> Non
     """Scores 0, 0, 0, 1 with one, none, none and one positive: a third in the lower place, all in the upper."""
     scores, y = np.array([[0.0], [0.0], [0.0], [1.0]]), np.array([1, 0, 0, 1])
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        curve = binary.ranked(scores[order], y[order])
+        curve = odds.ranked(scores[order], y[order])
         assert curve is not None
         assert curve.happened == pytest.approx((1 / 3, 1.0))
         assert curve.likely == pytest.approx((0.5, 1 / (1 + math.exp(-1))))
-    distinct = binary.ranked(np.arange(20.0)[:, None], np.arange(20) % 2)
+    distinct = odds.ranked(np.arange(20.0)[:, None], np.arange(20) % 2)
     assert distinct is not None
     assert distinct.happened == (0.5,) * 10
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import unskew as us
-from unskew.tasks import regression, segmentation
+from unskew.tasks import positions, regression
 
 X = np.random.default_rng(0).normal(size=(60, 1, 6, 6)).astype("float32")
 run = partial(us.simulate, "fedavg", split=us.IID(2), rounds=2, progress=False)
@@ -41,8 +41,8 @@ def test_dice_and_pixel_accuracy_by_hand() -> None:
     y = torch.tensor([[[1, 1], [0, 0]], [[0, 0], [0, -100]]])
     found = torch.tensor([[[1, 1], [1, 0]], [[0, 0], [0, 1]]])
     outputs = nn.functional.one_hot(found, 2).double()
-    assert segmentation.dice(outputs, y).tolist() == pytest.approx([4 / 5, 1])
-    assert segmentation.accuracy(outputs, y).tolist() == pytest.approx([3 / 4, 1])
+    assert positions.dice(outputs, y).tolist() == pytest.approx([4 / 5, 1])
+    assert positions.accuracy(outputs, y).tolist() == pytest.approx([3 / 4, 1])
 
 
 def test_one_logit_a_pixel_is_learned_as_the_difference_of_two() -> None:

@@ -48,8 +48,7 @@ from unskew.protocol import SgdConfig, hook
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.server.optimise import RULES, Mean
-from unskew.tasks.kind import LOSSES, METRICS, TaskKind
-from unskew.tasks.needs import refusal
+from unskew.tasks.kind import LOSSES, METRICS, TaskKind, refusal
 from unskew.tree import is_record
 from unskew.world.attack import ATTACKS, Attack, Honest
 from unskew.world.channel import CHANNELS, Channel, Even

@@ -31,8 +31,8 @@ from unskew.models import loss_of
 from unskew.protocol import ClientId, hook
 from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Evaluation
-from unskew.tasks.binary import by_rank, cross_entropy
 from unskew.tasks.kind import Loss
+from unskew.tasks.odds import by_rank, cross_entropy
 from unskew.tasks.regression import poisson, squared
 from unskew.tasks.survival import cox
 from unskew.tree import Params

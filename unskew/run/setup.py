@@ -41,9 +41,8 @@ from unskew.run import attack
 from unskew.run.unseen import served_to
 from unskew.runtime.in_process import Population, Simulator
 from unskew.runtime.round import Driver
-from unskew.tasks.kind import Loss, Scale
+from unskew.tasks.kind import Loss, Scale, needs_of
 from unskew.tasks.measure import Measure
-from unskew.tasks.needs import needs_of
 from unskew.tasks.task import Task, check_network, make_task, parameter_count
 from unskew.tree import Params, form_of, is_record
 from unskew.wrappers.malicious import with_attack

@@ -4,8 +4,7 @@
 
     tasks.kind_of("classification").headline.label   # 'accuracy'
 
-A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` lists them, and an experiment names one with
-`task.kind`.  It says
+A **kind of task** is a value (`TaskKind`); `TABLE` lists them, and an experiment names one with `task.kind`.  It says
 
     targets     the kind of label (`unskew.tasks.targets`): a class, a number, a time and an event, labels, tokens
     width       outputs that a network has for so many names: as many, or one (binary: one logit; regression: one
@@ -17,7 +16,7 @@ A **kind of task** is a value (`TaskKind`), one file here for each; `TABLE` list
                 tables and figures go by it and its direction.
     predict     outputs -> predictions, as `unskew.predict` gives them
     model       the network that is trained if none is named
-    gives       what it offers methods; see `unskew.tasks.needs`
+    gives       what it offers methods; see `unskew.tasks.kind.NEEDS`
 
 A **task** (`Task`) is a kind with a network for it: `make_task` reads the network's parts, and binds the loss and the
 measures that the run reports: the headline, the loss, and those asked for.
@@ -33,25 +32,28 @@ if TYPE_CHECKING:
     from unskew.tasks.kind import TaskKind
 
 TASKS: dict[str, tuple[str, str]] = {
-    "classification": ("CLASSIFICATION", "one of several classes; cross-entropy, accuracy"),
-    "binary": ("BINARY", "one of two classes by one logit; cross-entropy, AUROC"),
+    "classification": ("classification:CLASSIFICATION", "one of several classes; cross-entropy, accuracy"),
+    "binary": ("odds:BINARY", "one of two classes by one logit; cross-entropy, AUROC"),
     "regression": (
-        "REGRESSION",
+        "regression:REGRESSION",
         "a number; squared, absolute or Huber error, or Poisson's likelihood; root mean squared error",
     ),
     "survival": (
-        "SURVIVAL",
+        "survival:SURVIVAL",
         "time to an event, censored or not; Cox's partial likelihood, concordance index",
     ),
-    "next_token": ("NEXT_TOKEN", "the token that follows; cross-entropy, perplexity"),
-    "token_classification": ("TOKEN_CLASSIFICATION", "a class for each token of a text; cross-entropy, accuracy"),
-    "multi_label": ("MULTI_LABEL", "any of several labels; cross-entropy of each, mean average precision"),
-    "segmentation": ("SEGMENTATION", "a class for each pixel of an image; cross-entropy, Dice coefficient"),
-    "ordinal": ("ORDINAL", "one of several grades in an order; cross-entropy of each step, mean error in grades"),
+    "next_token": ("positions:NEXT_TOKEN", "the token that follows; cross-entropy, perplexity"),
+    "token_classification": (
+        "positions:TOKEN_CLASSIFICATION",
+        "a class for each token of a text; cross-entropy, accuracy",
+    ),
+    "multi_label": ("odds:MULTI_LABEL", "any of several labels; cross-entropy of each, mean average precision"),
+    "segmentation": ("positions:SEGMENTATION", "a class for each pixel of an image; cross-entropy, Dice coefficient"),
+    "ordinal": ("odds:ORDINAL", "one of several grades in an order; cross-entropy of each step, mean error in grades"),
 }
-"""Our kinds of task by the name of their module, which has the value, and a line about each."""
+"""Our kinds of task by name: where each is, below `unskew.tasks`, and a line about it."""
 
-TABLE: dict[str, str] = {name: f"unskew.tasks.{name}:{value}" for name, (value, _) in TASKS.items()}
+TABLE: dict[str, str] = {name: f"unskew.tasks.{place}" for name, (place, _) in TASKS.items()}
 
 
 def _is_kind(target: Any) -> bool:

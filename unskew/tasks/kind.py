@@ -13,9 +13,11 @@ from torch import Tensor
 
 from unskew.errors import ConfigError, did_you_mean
 from unskew.info import Info
+from unskew.protocol import hook
 from unskew.registry import Registry
 from unskew.tasks.measure import Array, Measure
 from unskew.tasks.targets import Targets
+from unskew.tree import is_record
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Scale = tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]]
@@ -38,7 +40,7 @@ class TaskKind:
         probabilities: Class probabilities, (n, classes), from outputs trained by the first loss; None if there are
             none.
         model: Name of the network that is trained if none is named.
-        gives: What it offers methods (`unskew.tasks.needs`): "classes", a label from 0 for each example; "classifier",
+        gives: What it offers methods (`NEEDS`): "classes", a label from 0 for each example; "classifier",
             a last linear layer with a row for each class.
         links: By loss, a function of outputs that measures and predictions see; by default the outputs themselves.
         scale: Scaling of targets for a loss, (shift, scale), from (training targets, name of the loss); None if
@@ -278,3 +280,55 @@ LOSSES = Registry(
     "a function of (outputs, targets) that returns the loss of each example",
     _takes_two,
 )
+
+
+# ---------------------------------------------------------------- what a method needs of a task
+NEEDS: dict[str, str] = {
+    "classes": "a class for each example",
+    "classifier": "a last layer with a row for each class",
+    "features": "what enters the last layer",
+    "groups": "examples that are counted by class or group",
+    "images": "images as inputs",
+    "apart": "a loss of each example by itself",
+}
+"""Every need, in words.
+
+A method, a loss term or a wrapper declares its needs in a class attribute, `needs: ClassVar[tuple[str, ...]] =
+("classes", "classifier")`; a kind of task says what it gives (`TaskKind.gives`).  Without `needs` it suits every task.
+"""
+
+
+def needs_of(method: Any) -> tuple[str, ...]:
+    """Return what a method needs, with its terms, rules and wrappers, in the order of `NEEDS`."""
+    declared = _declared(method)
+    return tuple(need for need in NEEDS if need in declared)
+
+
+def _declared(value: Any) -> set[str]:
+    if isinstance(value, tuple | list):
+        return set().union(*map(_declared, value))
+    if isinstance(value, Mapping):
+        return set().union(*map(_declared, value.values()))
+    own = set(hook(type(value), "needs"))
+    return (
+        own.union(*(_declared(getattr(value, f.name)) for f in dataclasses.fields(value))) if is_record(value) else own
+    )
+
+
+def given(kind: TaskKind, binned: bool = False, weighted: bool = False) -> frozenset[str]:
+    """Return what tasks of a kind give without class weights; only the data say if inputs are images."""
+    counted = kind.targets.classes or len(kind.targets.groups) > 1 or binned
+    apart = not weighted and not is_batchwise(next(iter(kind.losses.values())))
+    always = {"features", "images"}
+    return kind.gives | always | ({"groups"} if counted else set()) | ({"apart"} if apart else set())
+
+
+def refusal(method: Any, kind: TaskKind, binned: bool = False, weighted: bool = False) -> str:
+    """Why a method cannot learn such a task, as the end of a sentence; empty if it can."""
+    lacking = [need for need in needs_of(method) if need not in given(kind, binned, weighted)]
+    if not lacking:
+        return ""
+    if weighted and lacking == ["apart"]:
+        return f"needs {NEEDS['apart']}, which task.class_weights take away; leave them out"
+    remedy = "; set task.bins" if lacking == ["groups"] and kind.targets.name == "number" else ""
+    return f"needs {' and '.join(NEEDS[need] for need in lacking)}, which task.kind = {kind.name!r} has not{remedy}"

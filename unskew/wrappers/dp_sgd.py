@@ -52,7 +52,7 @@ from unskew.protocol import (
     steps_of,
 )
 from unskew.server import privacy
-from unskew.tasks.needs import needs_of
+from unskew.tasks.kind import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
 from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise

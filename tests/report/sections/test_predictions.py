@@ -14,7 +14,7 @@ from unskew.record.reader import info_of, read
 from unskew.report import charts, write_report
 from unskew.report.section import Table
 from unskew.report.sections import predictions
-from unskew.tasks.binary import ranked
+from unskew.tasks.odds import ranked
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 3)).astype(np.float32)

@@ -1,9 +1,20 @@
-"""Binary classification: one of two classes by one logit, that of the second class."""
+"""Tasks whose outputs are log odds: of the second of two classes, of steps between grades, of each of several labels.
+
+Binary classification is the first with a single step.  Ordinal grades, such as a severity from 0 to 4: E. Frank, M.
+Hall, "A Simple Approach to Ordinal Classification", ECML 2001; trained as one network, as in Z. Niu, M. Zhou, L. Wang,
+X. Gao, G. Hua, "Ordinal Regression with Multiple Output CNN for Age Estimation", CVPR 2016.
+
+Notation   K     grades 0, ..., K - 1;  y  the grade of an example;  z_k  output k of K - 1, the log odds of y > k
+Loss       mean over k of the negative log-likelihood of 1[y > k] under sigmoid(z_k)                    (1)
+Model      P(y > k) = min over j <= k of sigmoid(z_j), so that it never rises with k                    (2)
+Prediction the number of k with P(y > k) > 1/2                                                          (3)
+"""
 
 import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,27 +26,30 @@ from unskew.info import Info, RankedClasses
 from unskew.tasks.classification import CLASSIFICATION, Labels, Outputs, named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
-from unskew.tasks.targets import CLASS
+from unskew.tasks.targets import CLASS, LABELS
 from unskew.words import letters, some
 
 _AT = re.compile(r"sensitivity_at_(\d{1,2})")
+_NUMBER = re.compile("-?[0-9]+")
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Negative log-likelihood of each example, (batch,), from the log odds of class 1, (batch, 1)."""
-    return F.binary_cross_entropy_with_logits(outputs[:, 0], y.to(outputs), reduction="none")
+    """Negative log-likelihood of each example, the mean over the steps (eq. 1), (batch,)."""
+    above = y[:, None] > torch.arange(outputs.shape[1], device=y.device)
+    return F.binary_cross_entropy_with_logits(outputs, above.to(outputs), reduction="none").mean(1)
 
 
 def predicted(outputs: Tensor) -> Tensor:
-    """Class 1 where it is more likely, (n,) int64."""
-    return (outputs[:, 0] > 0).long()
+    """The class or grade of each example (eq. 3), (n,) int64."""
+    return (outputs.cummin(1).values > 0).sum(1)
 
 
 def correct(outputs: Tensor, y: Tensor) -> Tensor:
-    """1 where the more likely class is the label's, (n,) bool."""
+    """1 where the class or grade is found, (n,) bool."""
     return predicted(outputs) == y
 
 
+# ---------------------------------------------------------------- one of two classes
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     """Squared difference of the probability of class 1 and the label, (n,)."""
     return (outputs[:, 0].sigmoid() - y) ** 2
@@ -201,4 +215,107 @@ BINARY = TaskKind(
     check=two_classes,
     report=ranked,
     constant=share,
+)
+
+
+# ---------------------------------------------------------------- grades
+def steps_off(outputs: Tensor, y: Tensor) -> Tensor:
+    """Distance of each prediction from the truth in grades, (n,)."""
+    return (predicted(outputs) - y).abs().to(outputs)
+
+
+def probabilities(outputs: Tensor) -> Tensor:
+    """Probability of each grade (eq. 2), (n, K)."""
+    above = F.pad(F.pad(outputs.sigmoid().cummin(1).values, (1, 0), value=1.0), (0, 1), value=0.0)
+    return above[:, :-1] - above[:, 1:]
+
+
+def quadratic_kappa(outputs: Array, y: Array) -> float:
+    """Cohen's kappa with quadratic weights; NaN for one grade."""
+    from sklearn.metrics import cohen_kappa_score
+
+    if not several(y):
+        return float("nan")
+    grades = predicted(torch.from_numpy(outputs)).numpy()
+    return float(cohen_kappa_score(y, grades, labels=np.arange(outputs.shape[1] + 1), weights="quadratic"))
+
+
+def graded(targets: Array, names: Sequence[str], loss: str) -> str:
+    """Return an error message if there are fewer than three grades, or their order is not known."""
+    if words := [name for name in names if not _NUMBER.fullmatch(name)]:
+        return (
+            f"needs grades in an order, and words such as {words[0]!r} have none. Number them, list them in order in "
+            "data_options.classes (in a file of arrays: classes), or give an ordered pandas.Categorical"
+        )
+    if (grades := list(map(int, names))) != sorted(set(grades)):
+        return (
+            f"needs grades in their order, got {some(names)}; give them as whole numbers, or list them in order in "
+            "data_options.classes (in a file of arrays: classes)"
+        )
+    if len(names) < 3:
+        return f"needs three grades or more, got {len(names)} ({', '.join(names)}); use binary"
+    return ""
+
+
+ORDINAL = TaskKind(
+    name="ordinal",
+    targets=CLASS,
+    width=lambda num_outputs: num_outputs - 1,
+    losses={"cross_entropy": cross_entropy},
+    measures=(
+        Measure("grade_error", "mean error in grades", "lower", high=None, percent=False, each=steps_off),
+        Measure("quadratic_kappa", "quadratic kappa", low=-1.0, percent=False, whole=quadratic_kappa),
+        dataclasses.replace(ACCURACY, each=correct),
+    ),
+    predict=lambda outputs, names: named(predicted(outputs), names),
+    probabilities=probabilities,
+    gives=frozenset({"classes"}),
+    correct=correct,
+    check=graded,
+    ordered=True,
+)
+
+
+# ---------------------------------------------------------------- several labels
+def of_each_label(outputs: Tensor, y: Tensor) -> Tensor:
+    """Mean over the labels of the negative log-likelihood, (batch,)."""
+    return F.binary_cross_entropy_with_logits(outputs, y.to(outputs), reduction="none").mean(1)
+
+
+def of_labels(score: str, outputs: Array, y: Array) -> float:
+    """Mean of scikit-learn's score over labels that some examples have and others lack; NaN without one."""
+    from sklearn import metrics
+
+    used = np.flatnonzero(y.any(0) & (1 - y).any(0))
+    each = [getattr(metrics, score)(y[:, label], outputs[:, label]) for label in used]
+    return float(np.mean(each)) if each else float("nan")
+
+
+mean_average_precision = partial(of_labels, "average_precision_score")
+macro_auroc = partial(of_labels, "roc_auc_score")
+
+
+def micro_f1(outputs: Array, y: Array) -> float:
+    """Harmonic mean of precision and recall over all labels of all examples, at a probability of one half; NaN where
+    no label applies.
+    """
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(y, outputs > 0, average="micro")) if y.any() else float("nan")
+
+
+MULTI_LABEL = TaskKind(
+    name="multi_label",
+    targets=LABELS,
+    width=lambda num_outputs: num_outputs,
+    losses={"cross_entropy": of_each_label},
+    measures=(
+        Measure("mean_average_precision", "mean average precision", percent=False, whole=mean_average_precision),
+        Measure("macro_auroc", "macro AUROC", percent=False, whole=macro_auroc),
+        Measure("micro_f1", "micro F1", whole=micro_f1),
+    ),
+    predict=lambda outputs, names: [
+        [name for name, has in zip(names, row, strict=True) if has] for row in (outputs > 0).tolist()
+    ],
+    probabilities=lambda outputs: outputs.sigmoid(),
 )
