@@ -121,12 +121,11 @@ from .world.pace import Outage as Outage
 from .wrappers.base import wrap as wrap
 from .wrappers.central_dp import AdaptiveClip as AdaptiveClip
 from .wrappers.central_dp import CentralDP as CentralDP
-from .wrappers.choose import ChooseClients as ChooseClients
-from .wrappers.clip_norm import ClipNorm as ClipNorm
+from .wrappers.compression import ClipNorm as ClipNorm
+from .wrappers.compression import Quantise as Quantise
+from .wrappers.compression import TopK as TopK
 from .wrappers.dp_sgd import DPSGD as DPSGD
-from .wrappers.keep_optimizer import KeepOptimizer as KeepOptimizer
 from .wrappers.local_dp import LocalDP as LocalDP
-from .wrappers.quantise import Quantise as Quantise
 from .wrappers.robust import GeometricMedian as GeometricMedian
 from .wrappers.robust import Krum as Krum
 from .wrappers.robust import Median as Median
@@ -134,5 +133,6 @@ from .wrappers.robust import MultiKrum as MultiKrum
 from .wrappers.robust import NormBound as NormBound
 from .wrappers.robust import TrimmedMean as TrimmedMean
 from .wrappers.secure_sum import SecureSum as SecureSum
-from .wrappers.terms import AddTerms as AddTerms
-from .wrappers.top_k import TopK as TopK
+from .wrappers.training import AddTerms as AddTerms
+from .wrappers.training import ChooseClients as ChooseClients
+from .wrappers.training import KeepOptimizer as KeepOptimizer

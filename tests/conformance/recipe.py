@@ -47,9 +47,7 @@ from unskew.server.graphs import Complete
 from unskew.server.optimise import Adam, Momentum, Yogi
 from unskew.tasks.task import Task, make_task
 from unskew.tree import Params, leaves
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.quantise import Quantise
-from unskew.wrappers.top_k import TopK
+from unskew.wrappers.compression import ClipNorm, Quantise, TopK
 
 SIZES = (9, 4, 12, 6, 2, 7)
 CLASSES = 3

@@ -45,11 +45,10 @@ from unskew.runtime.policy import Rules, SitePolicy
 from unskew.server import privacy
 from unskew.wrappers.base import Wrapper, wrap
 from unskew.wrappers.central_dp import CentralDP
+from unskew.wrappers.compression import Quantise, TopK
 from unskew.wrappers.dp_sgd import DPSGD
 from unskew.wrappers.local_dp import LocalDP
-from unskew.wrappers.quantise import Quantise
 from unskew.wrappers.secure_sum import SecureSum
-from unskew.wrappers.top_k import TopK
 
 SMALL = SgdConfig(0.05, batch_size=8)
 ONE = FedDW(local=SMALL, dp=LabelNoise(epsilon=1.0, uploads=1))

@@ -16,7 +16,7 @@ from unskew.protocol import Federation, Me, Plan, ask, step
 from unskew.runtime.values import check_type
 from unskew.tree import Marks, Params, marks
 from unskew.wrappers.base import wrap
-from unskew.wrappers.clip_norm import ClipNorm
+from unskew.wrappers.compression import ClipNorm
 
 
 @dataclass(frozen=True)

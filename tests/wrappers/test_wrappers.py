@@ -20,9 +20,7 @@ from unskew.keys import Key
 from unskew.protocol import Layout
 from unskew.tree import Params, flat
 from unskew.wrappers.base import Wrapper, wrap
-from unskew.wrappers.clip_norm import ClipNorm
-from unskew.wrappers.quantise import Levels, Quantise, packed, unpacked
-from unskew.wrappers.top_k import TopK
+from unskew.wrappers.compression import ClipNorm, Levels, Quantise, TopK, packed, unpacked
 
 FEDAVG = FedAvg(local=LOCAL)
 

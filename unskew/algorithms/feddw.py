@@ -369,15 +369,15 @@ class DW(Wrapper):
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True if clients draw noise of their own."""
-        return self.dp is not None or super().uses_private_randomness(method)
+        return self.dp is not None or bool(hook(method, "uses_private_randomness"))
 
     def has_dp_noise(self, method: Any) -> bool:
         """True if the soft labels or the method's own uploads have differentially private noise."""
-        return self.dp is not None or super().has_dp_noise(method)
+        return self.dp is not None or bool(hook(method, "has_dp_noise"))
 
     def covers_examples(self, method: Any) -> bool:
         """True if the noise on soft labels or the method's own covers single examples."""
-        return self.dp is not None or super().covers_examples(method)
+        return self.dp is not None or bool(hook(method, "covers_examples"))
 
     def check_examples(self, method: Any, most: int) -> None:
         """Refuse a delta, of the noise on soft labels or the method's own, too large for a client of so many examples.

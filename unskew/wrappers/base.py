@@ -39,7 +39,7 @@ from unskew.protocol import Federation, Me, Plan, Step, hook, personalise_of, st
 from unskew.tree import Params
 
 CLAIMS = ("has_dp_noise", "weighting", "covers_examples", "covers_replies", "uses_private_randomness")
-"""Attributes of a method that a wrapper has as functions of the method."""
+"""Attributes of a method that a wrapper may have as functions of the method; all others are the method's own."""
 
 
 @dataclass(frozen=True)
@@ -130,26 +130,9 @@ class Wrapper:
         """Return the view of the federation, as the method sees it."""
         return fed
 
-    def has_dp_noise(self, method: Any) -> bool:
-        """True if clients' uploads have differentially private noise."""
-        return bool(hook(method, "has_dp_noise"))
-
-    def weighting(self, method: Any) -> str | None:
-        """Return "uniform" if no mean is weighted by clients' numbers of examples."""
-        weighting: str | None = hook(method, "weighting")
-        return weighting
-
-    def covers_examples(self, method: Any) -> bool:
-        """True if noise covers a client's single examples."""
-        return bool(hook(method, "covers_examples"))
-
     def covers_replies(self, method: Any) -> bool:
         """True if clients' own noise covers all of their replies, and this wrapper adds nothing."""
         return self.adds_nothing and bool(hook(method, "covers_replies"))
-
-    def uses_private_randomness(self, method: Any) -> bool:
-        """True if results depend on draws that nobody else can repeat."""
-        return bool(hook(method, "uses_private_randomness"))
 
 
 @dataclass(frozen=True)
@@ -173,7 +156,7 @@ class Wrapped:
             kind = type(self.of).__name__
             raise ProtocolError(f"{kind}.init must be annotated with the type of the state it returns")
         by = self.by
-        one_each = by.one_by_one and not (by.Message or by.Reply or by.has_dp_noise(self.of))
+        one_each = by.one_by_one and not (by.Message or by.Reply or hook(self, "has_dp_noise"))
         if hook(self.of, "as_they_come") and not one_each:  # noise is accounted for by round
             raise ConfigError(f"{name_of(self.of)} takes replies as they come; leave {type(by).__name__} out")
         by.check(self.of)
@@ -217,7 +200,8 @@ class Wrapped:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in CLAIMS:
-            return getattr(self.by, name)(self.of)
+            claim = getattr(self.by, name, None)
+            return hook(self.of, name) if claim is None else claim(self.of)
         if name in (steps := self.wrapped_steps):
             return steps[name]
         value = personalise_of(self.of) if name == "personalise" else getattr(self.of, name, None)

@@ -35,7 +35,7 @@ from annotated_types import Ge, Gt, Interval
 from unskew.errors import ConfigError, QuorumError
 from unskew.info import CohortNoise, Privacy, PrivacyBudget
 from unskew.keys import Key
-from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, report_of, steps_of
+from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, hook, report_of, steps_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, wide
@@ -336,7 +336,7 @@ class CentralDP(Wrapper):
 
     def uses_private_randomness(self, method: Any) -> bool:
         """True if there is noise; a deployed server draws it from its own secret."""
-        return self.noise_multiplier > 0.0 or super().uses_private_randomness(method)
+        return self.noise_multiplier > 0.0 or bool(hook(method, "uses_private_randomness"))
 
     def epsilon(self, releases: int, clients: int, cohort: int) -> float:
         """Compute the epsilon of so many rounds; inf without noise."""
