@@ -222,14 +222,10 @@ def _computed(work: Table, energy: Energy) -> dict[int, dict[str, float]]:
 
 # ---------------------------------------------------------------- P000's Table 3
 def table3_mb(rounds: int, iterations: int, models: int = 15) -> float:
-    """P000's cost of a training, `3.11 M (T + I)`, in the paper's MB.
+    """P000's cost of a training, `3.11 M (T + I)`, in the paper's MB: M models, T rounds, I iterations.
 
-    Each of M models goes down once a round, and somewhere after each local-training pass.
-
-    Args:
-        rounds: T, communication rounds.
-        iterations: I, local-training passes over all rounds: one a round, and one more for each diffusion or swap.
-        models: M.
+    Each model goes down once a round, and somewhere after each local-training pass: one a round, and one more for
+    each diffusion or swap.
 
     >>> round(table3_mb(294, 294), 1)
     27430.2

@@ -93,13 +93,10 @@ class Prior(ABC):
         return noise.reshape(latents.shape)
 
     def loss(self, latents: Tensor, embeddings: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-        """Prediction loss of each cluster (eq. 1, 2), (K,).
+        """Prediction loss of each cluster (eq. 1, 2), (K,), for latents (K, b, *latent_shape).
 
-        Args:
-            latents: (K, b, *latent_shape).
-            embeddings: (K, width); gradients reach nothing else.
-            times: (b,) in 0 .. times-1, the same for every cluster.
-            noise: (b, *latent_shape), the same for every cluster.
+        Embeddings are (K, width), and gradients reach nothing else.  Times (b,) and noise (b, *latent_shape) are the
+        same for every cluster.
         """
         a = self.alpha_bar[times][:, None, None, None]
         error = self.predict(a.sqrt() * latents + (1 - a).sqrt() * noise, embeddings, times) - noise
@@ -109,14 +106,9 @@ class Prior(ABC):
     def sample(
         self, embeddings: Tensor, count: int, key: Key, guidance: float | None = None, steps: int | None = None
     ) -> Tensor:
-        """`count` images of each of K embeddings by DDIM (eq. 3 to 5), (K, count, *image_shape) in [0, 1].
+        """`count` images of each of the embeddings (K, width) by DDIM (eq. 3 to 5), (K, count, *image_shape) in [0, 1].
 
-        Args:
-            embeddings: (K, width).
-            count: Number of images of each embedding.
-            key: Source of the images' first noise; embedding k's depends on the key and k only.
-            guidance: Guidance scale; 1 is none, None is the prior's default.
-            steps: Steps of DDIM, 1 .. T; None is the prior's default.
+        Embedding k's first noise depends on the key and k only.
 
         Raises:
             DataError: If an embedding has another width or is not finite.

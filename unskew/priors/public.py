@@ -96,12 +96,7 @@ class Sizes:
 
 
 def public(data_dir: Path | str | None, key: Key, sizes: Sizes = Sizes()) -> tuple[Captioned, dict[str, Any]]:
-    """The public images, and their description for a card.
-
-    Args:
-        data_dir: Folder of mnist and fashion_mnist, as in `unskew.data.sources.load`.
-        key: Root of all randomness.
-        sizes: Number of images of each source.
+    """The public images, and their description for a card; `data_dir` has mnist and fashion_mnist.
 
     Raises:
         DataError: As in `load`, or if Matplotlib lacks a font.
@@ -272,13 +267,9 @@ def _face_styles(face: str) -> Tensor:
 
 
 def glyphs(face: Tensor, character: Tensor) -> Tensor:
-    """Characters drawn light on dark, uint8 (N, 1, 32, 32); a repeated pair is drawn once.
+    """Characters drawn light on dark, uint8 (N, 1, 32, 32), from indices into `FACES` and `CHARACTERS`, (N,) each.
 
-    A capital is about 19 pixels high; a character is centred, whatever its place on the line.
-
-    Args:
-        face: Index into `unskew.data.domains.FACES`, (N,).
-        character: Index into `CHARACTERS`, (N,).
+    A capital is about 19 pixels high; a character is centred, whatever its place on the line.  A pair is drawn once.
 
     Raises:
         DataError: If a font file is missing.

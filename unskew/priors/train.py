@@ -64,12 +64,11 @@ def train(
     """Train both parts, or the second on a pretrained first; return the file's bytes and its card.
 
     Args:
-        data: Images with captions (`unskew.priors.public`).
-        about: Their description for the card.
+        data: Images with captions (`unskew.priors.public`); `about` describes them on the card.
         seed: Root of all randomness.
         training: Settings of the training.
         say: Called now and then with a line on progress.
-        autoencoder: File of `taesd.read`, for images in colour.
+        autoencoder: File of `taesd.fill`, for images in colour.
         state: File that the denoiser's training is saved to, and continued from if it exists.
 
     Raises:

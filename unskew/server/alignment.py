@@ -145,10 +145,7 @@ def usual(values: Sequence[Tensor], known: float | None = None) -> float | None:
 
 
 def fair(counts: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Scale counts down where needed, so no client's total exceeds twice the next largest.
-
-    Args:
-        counts: Counts of each client, int64 (K,), 0 to 2**53.
+    """Scale clients' counts, int64 (K,), 0 to 2**53, down so that no total exceeds twice the next largest.
 
     >>> fair({0: torch.tensor([10, 20]), 1: torch.tensor([900, 300])})[1].tolist()
     [45, 15]

@@ -86,11 +86,7 @@ def edge_weights(values: Tensor, gamma: Tensor, bits: float, blocked: Tensor) ->
 
 # ---------------------------------------------------------------- the assignment
 def match(weights: Tensor) -> list[Pair]:
-    """Find a matching of largest total weight, its pairs in the order of models; none without a positive weight.
-
-    Args:
-        weights: (models, clients).
-    """
+    """Find a matching of largest total of weights (models, clients), in the order of models; no pair of weight 0."""
     table = weights.clamp(min=0.0).numpy()
     models, clients = table.shape
     # If every model gets a client, subtracting its best weight changes nothing, and likewise for clients.
@@ -105,16 +101,9 @@ def match(weights: Tensor) -> list[Pair]:
 
 
 def admit(pairs: Sequence[Pair], weights: Tensor, bandwidth: Tensor, budget: float | None) -> list[Pair]:
-    """Select the pairs that fit a budget, the most efficient first; the others wait (16f, 18f).
+    """Select the pairs of a matching that fit a budget in Hz s, the most efficient first; the others wait (16f, 18f).
 
-    Args:
-        pairs: A matching.
-        weights: (models, clients).
-        bandwidth: Cost of each move (eq. 2), (models, clients), Hz s.
-        budget: Hz s for all together; None is no limit.
-
-    Returns:
-        Some of `pairs`, in order.  After the first that does not fit, none is admitted.
+    Weights and bandwidth (eq. 2, Hz s) are (models, clients).  After the first that does not fit, none is admitted.
     """
     if budget is None:
         return list(pairs)

@@ -62,13 +62,10 @@ CHUNK_BYTES = 1 << 26
 
 # ---------------------------------------------------------------- the Gram matrix
 def gram(chunks: Iterable[Tensor], n: int) -> Tensor:
-    """Compute K = G G^T, (n, n) float64 on the CPU, from gradients that arrive some columns at a time.
+    """Compute K = G G^T, (n, n) float64 on the CPU, from gradients that come some columns at a time, (n, width) each.
 
-    Only the upper half is multiplied.  A row that is not finite affects only its own row and column of K.
-
-    Args:
-        chunks: Columns of G, (n, width) each; products are taken in their element type.
-        n: Number of clients.
+    Products are taken in their element type, of the upper half alone.  A row that is not finite affects its own row and
+    column of K alone.
     """
     total: Tensor | None = None
     # Eight bands cost 9/16 of the whole product; below 256 rows a product is too small to be worth dividing.
@@ -95,13 +92,7 @@ def displacements(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Tensor]:
-    """Yield `starts - ends` of each client over the named tensors, some columns at a time, (clients, width).
-
-    Args:
-        starts, ends: Models by client.
-        names: Names of the tensors.
-        chunk_bytes: Maximum memory of a chunk, bytes.
-    """
+    """Yield clients' `starts - ends` over the named tensors, (clients, width) of at most `chunk_bytes` at a time."""
     n = len(ends)
     wide = sum(ends[0][k].numel() for k in names) if n else 0
     exact = n * n * wide <= EXACT_UP_TO
@@ -145,9 +136,7 @@ class Products:
     def copied(cls, gram: Tensor, part: Tensor) -> "Products":
         """Return the released code's products: a part of every group's gradient is the very first client's.
 
-        Args:
-            gram: Gram matrix of the whole gradients.
-            part: Gram matrix of that part; the first client is the first with finite entries.
+        Both are Gram matrices, of whole gradients and of that part; the first client is the first with finite entries.
         """
         averaged = gram - part
         finite = part.diagonal().isfinite().nonzero()
@@ -196,7 +185,7 @@ def partition(
         groups: Fixed number of groups to merge to, whatever the benefits; incomparable clients count, so there may be
             more.
         leave_one_out: Compare a client with the rest of its group, not the whole; a single client agrees with itself.
-            An ablation: O(N) per benefit instead of O(1).
+            An ablation: O(N^2) per benefit instead of O(1).
         whole: Also report the merges beyond the result.
 
     Raises:
@@ -508,28 +497,13 @@ class _Groups:
 
 
 class _LeaveOneOut(_Groups):
-    """The groups of a partition under construction, each client compared with the others of its group."""
+    """The same, each client compared with the others of its group: an ablation, which adds up every union anew."""
 
     def __init__(self, products: Products, d: Floats, a: Floats) -> None:
-        k = products.own.numpy()
-        self.size, self.square, self.label = d.copy(), k.diagonal().copy(), np.arange(len(d))
-        self.inner = k * d  # <g_m, S_C> by client and group
+        self.products, self.size = products, d.astype(int).tolist()
         super().__init__(products, d, a)
 
     def similar(self, i: int) -> Floats:
-        square = self.qq[i] + self.qq + 2.0 * self.q[i]
-        scale = (self.length[i] + self.length) ** 2
-        c = self.label
-        rows = np.arange(len(c))
-        s = self.inner[:, i] + self.inner[rows, c]
-        of_others = _similar(s, square[c], self.size, self.square, scale[c], True)
-        mine = np.flatnonzero(c == i)
-        s = self.inner[mine, i][:, None] + self.inner[mine]
-        of_mine = _similar(s, square[None], self.size[mine, None], self.square[mine, None], scale[None], True)
-        return np.asarray(np.bincount(c, of_others, len(c)) + of_mine.sum(0), dtype=np.float64)
-
-    def merge(self, i: int, j: int) -> None:
-        """Merge `j` into `i`, i < j."""
-        self.label[self.label == j] = i
-        self.inner[:, i] += self.inner[:, j]
-        super().merge(i, j)
+        free, unions = np.zeros(len(self.size)), ([*self.members[i], *g] for g in self.members)
+        each = (utilities(self.products, self.size, free, [union], leave_one_out=True) for union in unions)
+        return np.array([sum(by_client.values()) for by_client in each])

@@ -20,7 +20,8 @@ Departures The papers write W1 and mean eq. 2: their proofs and their code take 
            treats the shares themselves as samples on a line; it is l1 / classes and is left out.
 """
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,16 +31,30 @@ from unskew.errors import ConfigError
 DistanceMetric = Literal["l2", "l1", "tv", "kl", "js", "w1"]
 
 
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    # xlogy(0, anything) is 0; clamped, because rounding leaves a distance of nothing slightly below it.
+    return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1).clamp(min=0.0)
+
+
+def _js(p: Tensor, q: Tensor) -> Tensor:
+    middle = 0.5 * (p + q)
+    return 0.5 * (_kl(p, middle) + _kl(q.expand_as(p), middle))
+
+
+METRICS: dict[DistanceMetric, Callable[[Tensor, Tensor], Tensor]] = {
+    "l2": lambda psi, t: (psi - t).square().sum(-1).sqrt(),
+    "l1": lambda psi, t: (psi - t).abs().sum(-1),
+    "tv": lambda psi, t: 0.5 * (psi - t).abs().sum(-1),
+    "kl": _kl,
+    "js": _js,
+    "w1": lambda psi, t: (psi - t).cumsum(-1)[..., :-1].abs().sum(-1),
+}
+
+
 def iid_distance(psi: Tensor, target: Tensor, metric: DistanceMetric = "l2") -> Tensor:
-    """Compute distributions' distances from the one that counts as IID (eq. 2 and the lines below it).
+    """Compute the distances (...) of class shares (..., classes) from those that count as IID, (classes,) (eq. 2).
 
-    Args:
-        psi: Class shares, (..., classes); on the simplex.
-        target: Class shares, (classes,).
-        metric: Name of the metric, as in the module's docstring.
-
-    Returns:
-        Distances, (...); infinite under kl where `psi` has a class that `target` lacks.
+    They are infinite under kl where `psi` has a class that `target` lacks.
 
     Raises:
         ConfigError: If there is no such metric.
@@ -47,25 +62,9 @@ def iid_distance(psi: Tensor, target: Tensor, metric: DistanceMetric = "l2") -> 
     >>> iid_distance(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])).item()
     0.7071067690849304
     """
-    if metric == "l2":
-        return (psi - target).square().sum(-1).sqrt()
-    if metric == "l1":
-        return (psi - target).abs().sum(-1)
-    if metric == "tv":
-        return 0.5 * (psi - target).abs().sum(-1)
-    if metric == "kl":
-        return _kl(psi, target)
-    if metric == "js":
-        middle = 0.5 * (psi + target)
-        return 0.5 * (_kl(psi, middle) + _kl(target.expand_as(psi), middle))
-    if metric == "w1":
-        return (psi - target).cumsum(-1)[..., :-1].abs().sum(-1)
-    raise ConfigError(f"metric must be one of {', '.join(get_args(DistanceMetric))}, got {metric!r}")
-
-
-def _kl(p: Tensor, q: Tensor) -> Tensor:
-    # xlogy(0, anything) is 0; clamped, because rounding leaves a distance of nothing slightly below it.
-    return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1).clamp(min=0.0)
+    if metric not in METRICS:
+        raise ConfigError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
+    return METRICS[metric](psi, target)
 
 
 def largest_distance(target: Tensor, metric: DistanceMetric = "l2") -> float:
@@ -80,13 +79,9 @@ def shares(counts: Tensor) -> Tensor:
 
 
 def project(noisy: Tensor) -> Tensor:
-    """Project noisy shares back onto the simplex: clip at 0 and divide by the sum.
+    """Project noisy class shares, (..., classes), back onto the simplex: clip at 0 and divide by the sum.
 
-    Args:
-        noisy: Class shares with noise, (..., classes).
-
-    Returns:
-        The same shape, on the simplex; uniform where nothing positive is left.
+    Uniform where nothing positive is left.
 
     >>> project(torch.tensor([0.6, -0.2, 0.6]))
     tensor([0.5000, 0.0000, 0.5000])
@@ -101,15 +96,7 @@ def learn(psi: Tensor, size: Tensor, histogram: Tensor) -> tuple[Tensor, Tensor]
 
 
 def chain_distance(histograms: Tensor, target: Tensor) -> Tensor:
-    """Compute the l2 distance after a chain of clients in closed form, by Lemma 2 (eq. 3).
-
-    Args:
-        histograms: Class counts of the clients of the chain, (clients, classes).
-        target: Distribution that counts as IID, (classes,).
-
-    Returns:
-        A scalar.
-    """
+    """Compute the l2 distance after a chain of clients with histograms (clients, classes), by Lemma 2 (eq. 3)."""
     counts = histograms.to(target.dtype)
     gap = (counts - counts.sum(-1, keepdim=True) * target).sum(0)
     return gap.square().sum().sqrt() / counts.sum()

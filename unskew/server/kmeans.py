@@ -25,12 +25,9 @@ LEAST_SILHOUETTE = 0.1
 
 
 def kmeans(points: Tensor, clusters: int, key: Key) -> Tensor:
-    """Assign each point to a cluster, (n,) int64 from 0; fewer clusters if fewer points differ.
+    """Assign each of the points (n, ...) to a cluster, (n,) int64 from 0; fewer clusters if fewer points differ.
 
-    Args:
-        points: Points, (n, ...), n >= 1.
-        clusters: Maximum number of clusters.
-        key: Key for the first centres.
+    The key decides the first centres.
 
     Raises:
         DataError: If there is no point, a value is not finite, or no cluster is wanted.
@@ -61,12 +58,7 @@ def _by_size(assignment: Tensor) -> Tensor:
 
 
 def silhouette(points: Tensor, assignment: Tensor) -> float:
-    """Compute the mean silhouette of a clustering (eq. 2), between -1 and 1; 0 with a single cluster.
-
-    Args:
-        points: Points, (n, ...).
-        assignment: Cluster of each point, (n,) int64 from 0, no number without a point.
-    """
+    """Compute the mean silhouette of points (n, ...) in clusters (n,) (eq. 2), -1 to 1; 0 with a single cluster."""
     from sklearn.metrics import silhouette_score  # a second to load
 
     if not 1 <= int(assignment.max()) < len(points) - 1:
@@ -77,11 +69,7 @@ def silhouette(points: Tensor, assignment: Tensor) -> float:
 def count_by_silhouette(points: Tensor, key: Key, most: int = 5, at_least: int = 20) -> int:
     """Choose the number of clusters, 1 .. `most`, with the largest mean silhouette (eq. 2).
 
-    Args:
-        points: Points, (n, ...); of more than `MOST_COMPARED`, that many are drawn.
-        key: Key for the draw and for k-means.
-        most: Maximum number of clusters.
-        at_least: Minimum number of points per cluster, on average.
+    A cluster has `at_least` points on average.  Of more than `MOST_COMPARED` points, (n, ...), that many are drawn.
     """
     if len(points) > MOST_COMPARED:
         points = points[torch.randperm(len(points), generator=(key / "drawn").generator())[:MOST_COMPARED]]

@@ -52,12 +52,7 @@ def require() -> Any:
 
 
 def check_delta(delta: float, n: int, what: str) -> None:
-    """Refuse a delta so large that one of n could be fully revealed: it allows that with this probability each.
-
-    Args:
-        delta: Delta.
-        n: Number of clients or examples covered.
-        what: What they are, as in "clients".
+    """Refuse a delta so large that one of n clients or examples (`what`) could be given away as a whole.
 
     Raises:
         ConfigError: If it is not below 1 / n.
@@ -71,12 +66,7 @@ def check_delta(delta: float, n: int, what: str) -> None:
 
 @functools.cache
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
-    """Compute the epsilon of `releases` uploads together under noise of this multiplier (eq. 1); 0 for none.
-
-    Args:
-        noise_multiplier: z; positive.
-        releases: T, at least 0.
-        delta: Between 0 and 1.
+    """Compute the epsilon of T `releases` together under noise of this multiplier z > 0 (eq. 1); 0 for none.
 
     Raises:
         ConfigError: If the accountant is not installed.
@@ -88,12 +78,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
 
 @functools.cache
 def noise_multiplier(epsilon: float, releases: int, delta: float) -> float:
-    """Compute the least noise multiplier at which `releases` uploads cost at most `epsilon` (eq. 1).
-
-    Args:
-        epsilon: Budget, positive.
-        releases: T, at least 1.
-        delta: Between 0 and 1.
+    """Compute the least noise multiplier at which T >= 1 `releases` cost at most `epsilon` (eq. 1).
 
     Raises:
         ConfigError: If the accountant is not installed.
@@ -109,11 +94,8 @@ Sample = float | tuple[int, int]
 def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], delta: float) -> float:
     """Compute the epsilon of Gaussian mechanisms together (eq. 1, 2, 3); 0 for none, inf without noise.
 
-    Both bounds hold, with and without amplification by sampling, and the smaller is given.
-
-    Args:
-        mechanisms: Of each kind, the standard deviation over the sensitivity, the sample, and the number.
-        delta: Between 0 and 1.
+    Both bounds hold, with and without amplification by sampling, and the smaller is given.  Of each kind of mechanism
+    there are the standard deviation over the sensitivity, the sample, and the number.
 
     Raises:
         ConfigError: If the accountant is not installed.
@@ -137,14 +119,7 @@ def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], d
 
 
 def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases: int, delta: float) -> float:
-    """Compute the epsilon of noised sums over cohorts, for one client's data replaced by any others (eq. 1, 2).
-
-    Args:
-        noise_multiplier: z, standard deviation of the noise over the bound of an update; 0 has no guarantee.
-        clients: N.
-        cohort: M, drawn without replacement; N for all.
-        releases: T, number of sums, at least 0.
-        delta: Between 0 and 1.
+    """Compute the epsilon of T noised sums over cohorts, M of N, for one client's data replaced by others (eq. 1, 2).
 
     Raises:
         ConfigError: If the accountant is not installed.
@@ -213,11 +188,7 @@ def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
 
 
 def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:
-    """Compute the joint epsilon of trainings on the same clients (eq. 4), for one client's data replaced by others.
-
-    Args:
-        released: Each training's noised sums, all with noise and at least one sum.
-        delta: Between 0 and 1.
+    """Compute the joint epsilon of noised trainings on the same clients (eq. 4), one client's data replaced by others.
 
     Raises:
         ConfigError: If the accountant is not installed.

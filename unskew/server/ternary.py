@@ -142,13 +142,7 @@ def pack(positions: Sequence[Positions], n: Sequence[int], signs: Bits | None = 
 
 
 def unpack(code: Bits, n: Sequence[int], counts: Sequence[int], signed: bool = True) -> tuple[list[Positions], Bits]:
-    """Decode the bytes of `pack`: positions of each block, and the signs of all entries, 1 for minus.
-
-    Args:
-        code: Untrusted bytes from another machine.
-        n: Sizes of the blocks.
-        counts: Entries of each block.
-        signed: True if there are signs.
+    """Decode untrusted bytes of `pack`: positions in blocks of sizes `n`, `counts` in each, and signs, 1 for minus.
 
     Raises:
         WireError: If the bytes are not exactly such positions.

@@ -406,11 +406,7 @@ def of_type(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
     """Name the function, softmax or sigmoid, that the network ends in; None if in neither.
 
-    Tested by outputs under large random weights: only such a function's all lie in [0, 1].
-
-    Args:
-        task: The network, which takes the examples.
-        examples: Two or more examples as training sees them.
+    Tested by two or more examples' outputs under large random weights: only such a function's all lie in [0, 1].
     """
     module, names = task.module().eval(), set[str]()
     for draw in range(5):

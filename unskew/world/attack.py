@@ -258,15 +258,7 @@ class Backdoor(Attack):
 ATTACKS = Registry(
     "attack",
     "unskew.attacks",
-    {
-        "honest": "unskew.world.attack:Honest",
-        "sign_flip": "unskew.world.attack:SignFlip",
-        "gaussian": "unskew.world.attack:Gaussian",
-        "ALIE": "unskew.world.attack:ALIE",
-        "IPM": "unskew.world.attack:IPM",
-        "label_flip": "unskew.world.attack:LabelFlip",
-        "backdoor": "unskew.world.attack:Backdoor",
-    },
+    {a.name: f"{__name__}:{a.__name__}" for a in (Honest, SignFlip, Gaussian, ALIE, IPM, LabelFlip, Backdoor)},
     "a frozen dataclass derived from unskew.world.attack.Attack, with fields name and fraction",
     lambda kind: inspect.isclass(kind) and issubclass(kind, Attack),
 )

@@ -139,13 +139,7 @@ class Radio:
     name: Literal["radio"] = "radio"
 
     def spectral_efficiency(self, key: Key, round: int, hop: int, nodes: int) -> Tensor:
-        """Expected efficiency [src, dst] (eq. 3), bit/s/Hz, (nodes, nodes); 0 from a node to itself.
-
-        Args:
-            key: The run's channel key.
-            round, hop: Time of the probe; its effect depends on `redeploy`.
-            nodes: Base station and devices.
-        """
+        """Expected efficiency [src, dst] (eq. 3), bit/s/Hz, (nodes, nodes); 0 from a node to itself."""
         src, dst = np.divmod(np.arange(nodes * nodes), nodes)
         gamma = np.log2(1.0 + self.snr(key, round, hop, src, dst)).reshape(nodes, nodes)
         np.fill_diagonal(gamma, 0.0)

@@ -34,12 +34,9 @@ class Outage:
     late: Annotated[float, Interval(ge=0.0, le=1.0)] = 0.0
 
     def fate(self, key: Key, step: str = "", asked: int = 0) -> LossReason | None:
-        """Fate of one request to one client; None is a reply in time.
+        """Fate of one request to one client, drawn at this key; None is a reply in time.
 
-        Args:
-            key: Address of the draw.
-            step: The client's step; it makes no difference here.
-            asked: How often it was asked for that before in the round; no difference either.
+        Neither the step nor how often it was asked before in the round makes a difference here.
         """
         if self.unreachable == 0.0 and self.late == 0.0:
             return None

@@ -94,12 +94,7 @@ class Spectrum:
         return self.subcarrier_hz * self.subcarriers * self.subframe_s
 
     def shared(self, key: Key, needed: Array) -> Airtime:
-        """Links of the base station, in parallel (eq. 2).
-
-        Args:
-            key: Address of the exchange.
-            needed: Resource blocks of each link (eq. 1), (links,), positive, in a fixed order.
-        """
+        """Links of the base station, in parallel (eq. 2), that need so many resource blocks (eq. 1), (links,)."""
         if not len(needed):
             return Airtime(0, 0)
         free, weights = (key / "free").numpy(), (key / "shares").numpy()
@@ -116,7 +111,7 @@ class Spectrum:
         return Airtime(int(ends.max()), math.ceil(used.sum()))
 
     def queued(self, key: Key, needed: Array) -> Airtime:
-        """Links between devices, one after the other (eq. 3).  Arguments as for `shared`."""
+        """Links between devices, one after the other (eq. 3), that need so many resource blocks (eq. 1), (links,)."""
         if not len(needed):
             return Airtime(0, 0)
         free = (key / "free").numpy()
@@ -173,13 +168,7 @@ class Energy:
     joules_per_example: Annotated[float, Ge(0.0)] | None = None
 
     def transmit_j(self, power_w: Array, hz_s: Array, bandwidth_hz: float) -> Array:
-        """Energy of transfers (eq. 4), joules, (links,).
-
-        Args:
-            power_w: Power of each sender over the whole band, watt, (links,).
-            hz_s: Bandwidth times time of each transfer, (links,).
-            bandwidth_hz: W.
-        """
+        """Energy of transfers (eq. 4), joules, by their senders' power over the whole band, (links,) each."""
         return power_w / self.amplifier_efficiency * hz_s / bandwidth_hz
 
     def receive_j(self, hz_s: Array, bandwidth_hz: float) -> Array:

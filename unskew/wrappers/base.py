@@ -23,6 +23,8 @@ holds the method's in a field `of`:
 
 in its class attribute `Message`, `Reply`, `State` or `Memory`; None adds nothing.
 
+Whatever a wrapper's `check`, `check_around` or `permit` refuses, it refuses by a ConfigError.
+
 A wrapper may also define `serve` and any optional hook, with `method` as the first argument.  All others are the
 method's own, called with the method's records, clients and federations in place of the wrapper's.  This includes hooks
 added later.
@@ -279,10 +281,6 @@ class Wrapped:
 
 def wrap(method: Any, *wrappers: Wrapper) -> Any:
     """Wrap a method: the first wrapper is next to it, the last is outermost.
-
-    Args:
-        method: A method, wrapped or not.
-        wrappers: Wrappers in the order in which they change a client's reply.
 
     Raises:
         ConfigError: If an argument is no wrapper, or the method cannot have it.

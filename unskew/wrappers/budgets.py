@@ -86,11 +86,7 @@ class ClientNoise(Wrapper):
         return budget
 
     def check_replies(self, method: Any) -> None:
-        """Refuse a method that sends anything without noise, or a budget too small for one reply.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a method that sends anything without noise, or a budget too small for one reply."""
         for step, begin in steps_of(method).items():
             types = step_types(begin)
             if open_ := uncovered(types.reply, step) if types is not None else []:
@@ -105,11 +101,7 @@ class ClientNoise(Wrapper):
             )
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse outer wrappers whose clients may send more.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse outer wrappers whose clients may send more."""
         if isinstance(whole, Wrapped) and not whole.by.adds_nothing:
             other = type(whole.by).__name__
             raise ConfigError(

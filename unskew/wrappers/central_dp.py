@@ -169,11 +169,7 @@ class CentralDP(Wrapper):
             inside = inside.of
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse outer wrappers that read single replies, or change one by another.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse outer wrappers that read single replies, or change one by another."""
         self.check_replies(whole)
         if isinstance(whole, Wrapped) and not isinstance(whole.by, CentralDP) and not whole.by.one_by_one:
             other = type(whole.by).__name__
@@ -183,11 +179,7 @@ class CentralDP(Wrapper):
             )
 
     def check_replies(self, whole: Any) -> None:
-        """Refuse a method that reads single replies.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a method that reads single replies."""
         for step, begin in steps_of(whole).items():
             types = step_types(begin)
             seen = read_of_each(types.reply) if types is not None else []
@@ -202,11 +194,7 @@ class CentralDP(Wrapper):
         return False
 
     def permit(self, method: Any, request: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
-        """Check that a request is covered.
-
-        Raises:
-            ConfigError: If it is not.
-        """
+        """Check that a request is covered."""
 
         def refuse(why: str) -> ConfigError:
             return ConfigError(f"CentralDP covers one sum over a cohort in each round, and {name_of(method)} {why}")

@@ -56,7 +56,7 @@ from unskew.tasks.kind import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
 from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise
-from unskew.wrappers.keep_optimizer import KeepOptimizer
+from unskew.wrappers.training import KeepOptimizer
 
 ROOM = 2**24
 """Numbers of examples' gradients that are held at once."""
@@ -141,11 +141,7 @@ class DPSGD(ClientNoise):
         self.check_replies(method)
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse outer wrappers whose clients may send more, that have their own noise, or that change training.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse outer wrappers whose clients may send more, that have their own noise, or that change training."""
         super().check_around(method, whole)
         if isinstance(whole, Wrapped) and isinstance(whole.by, KeepOptimizer):
             raise ConfigError("KeepOptimizer sees no training of DPSGD's that it could go on with; put it before DPSGD")
@@ -155,11 +151,7 @@ class DPSGD(ClientNoise):
             )
 
     def permit(self, method: Any, step: str, request: Any, before: int) -> Sgd:
-        """Check that a client's step asks only for the one training that is accounted for.
-
-        Raises:
-            ConfigError: If it is not.
-        """
+        """Check that a client's step asks only for the one training that is accounted for."""
         where = f"DPSGD covers one local training in a step, and step {step!r} of {name_of(method)}"
         if not isinstance(request, Sgd):
             raise ConfigError(f"{where} reads the client's data in its own loop ({type(request).__name__})")
@@ -234,11 +226,7 @@ class DPSGD(ClientNoise):
         return self.noise_multiplier > 0
 
     def check_examples(self, method: Any, most: int) -> None:
-        """Refuse a delta too large for a client of so many examples.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a delta too large for a client of so many examples."""
         if self.noise_multiplier:
             privacy.check_delta(self.delta, most, "a client's examples")
 
@@ -261,15 +249,7 @@ def batch(key: Key, n: int, share: float) -> Tensor:
 
 
 def clipped(gradients: Params, clip: float) -> Tensor:
-    """Sum examples' gradients, each clipped to an L2 norm; one that is not finite counts as zero.
-
-    Args:
-        gradients: Gradients by parameter, (m, ...), m examples.
-        clip: C.
-
-    Returns:
-        The sum as one vector.
-    """
+    """Sum examples' gradients (m, ...) by parameter, each clipped to a norm, in one vector; an infinite one is zero."""
     rows = torch.cat([g.flatten(1) for g in gradients.values()], 1)
     norms = torch.linalg.vector_norm(rows.double(), dim=1)
     scale = torch.where(norms > clip, clip / norms, 1.0)

@@ -34,11 +34,7 @@ class IndependentAttack(UploadWrapper):
     malicious: frozenset[ClientId]
 
     def check(self, method: Any) -> None:
-        """Refuse a method whose clients send neither models nor updates.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a method whose clients send neither models nor updates."""
         _check(self.attack, method, super().check)
 
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
@@ -94,14 +90,9 @@ def _check(attack: Attack, method: Any, check: Any) -> None:
 
 
 def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
-    """Put malicious clients around a method; with none, return the method itself.
+    """Put the malicious among so many clients around a method; with none, return the method itself.
 
-    Args:
-        method: The method.
-        attack: What they do.
-        clients: Number of clients.
-        key: Root of the run's randomness.
-        simulated: True if one place sees all replies of a round.
+    `key` is the root of the run's randomness; `simulated` if one place sees all replies of a round.
 
     Raises:
         ConfigError: If this method cannot be attacked so.

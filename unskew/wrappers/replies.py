@@ -128,11 +128,7 @@ class ReplyWrapper(Wrapper):
         return state
 
     def permit(self, method: Any, request: Any) -> None:
-        """Refuse a request that uses uploads except by one mean or sum of all.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a request that uses uploads except by one mean or sum of all."""
         in_one_mean(method, request, type(self).__name__)
 
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
@@ -211,12 +207,7 @@ class Centre(ReplyWrapper):
 
     @abstractmethod
     def centre(self, stacks: Params, parameter_names: frozenset[str]) -> Params:
-        """Compute the centre of updates.
-
-        Args:
-            stacks: All clients' updates by tensor, (clients, ...).
-            parameter_names: Tensors that clients are compared by; the others follow.
-        """
+        """Compute the centre of updates, (clients, ...) each; clients are compared by parameters alone."""
 
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation

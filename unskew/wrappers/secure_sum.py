@@ -271,11 +271,7 @@ class SecureSum(Wrapper):
         return state
 
     def permit(self, method: Any, request: Any) -> None:
-        """Refuse a request that a sum does not answer.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a request that a sum does not answer."""
         fields = in_one_mean(method, request, "SecureSum")
         if not fields:
             return

@@ -30,11 +30,7 @@ class ChooseClients(Wrapper):
     choose: Callable[[Federation], Collection[ClientId]]
 
     def check(self, method: Any) -> None:
-        """Refuse a method whose noise is accounted for uniform cohorts.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a method whose noise is accounted for uniform cohorts."""
         self.check_around(method, method)
 
     def check_around(self, method: Any, whole: Any) -> None:

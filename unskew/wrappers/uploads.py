@@ -127,19 +127,11 @@ class UploadWrapper(Wrapper):
 
     # ------------------------------------------------------------------ which steps
     def check(self, method: Any) -> None:
-        """Refuse a method whose clients send neither models nor updates.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a method whose clients send neither models nor updates."""
         require_uploads(method, type(self).__name__)
 
     def check_around(self, method: Any, whole: Any) -> None:
-        """Refuse a second wrapper that remembers what it leaves out: its entries change each round.
-
-        Raises:
-            ConfigError: If so.
-        """
+        """Refuse a second wrapper that remembers what it leaves out: its entries change each round."""
         outer = whole.by if isinstance(whole, Wrapped) else self
         if self.Memory and outer is not self and isinstance(outer, UploadWrapper) and outer.Memory:
             raise ConfigError(
