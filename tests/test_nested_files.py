@@ -9,7 +9,7 @@ import pytest
 from unskew.data.manifest import read_manifest
 from unskew.data.sources import load
 from unskew.errors import ConfigError, DataError, RunError, UnskewError
-from unskew.pricing import presets
+from unskew.pricing import radio
 from unskew.priors import builtin
 from unskew.record.logs import document
 from unskew.run.folder import read_json
@@ -19,7 +19,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], type[UnskewError]]] = {
     "record": ("summary.json", document, RunError),
     "manifest": ("m.json", read_manifest, DataError),
     "texts": ("imdb.json", lambda path: load("imdb", path.parent), DataError),
-    "channel": ("channel.toml", lambda path: presets.preset(str(path)), ConfigError),
+    "channel": ("channel.toml", lambda path: radio.preset(str(path)), ConfigError),
     "prior": (builtin.CARD, lambda path: builtin.read_card(path.parent), DataError),
 }
 

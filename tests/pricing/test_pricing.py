@@ -16,8 +16,7 @@ from unskew.errors import ConfigError, RunError
 from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound, Passes
 from unskew.keys import Key
 from unskew.ledger import Transfer
-from unskew.pricing.presets import PRESETS, PricingPreset, preset
-from unskew.pricing.radio import Cost, measures, price, summed
+from unskew.pricing.radio import PRESETS, Cost, PricingPreset, measures, preset, price, summed
 from unskew.pricing.summary import cost_summary
 from unskew.pricing.traffic import CellTraffic, RecordedRun, training
 from unskew.protocol import Federation, Layout, Plan, probe

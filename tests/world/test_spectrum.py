@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.keys import Key
-from unskew.pricing.presets import PRESETS
+from unskew.pricing.radio import PRESETS
 from unskew.world import spectrum as module
 from unskew.world.spectrum import Airtime, Spectrum
 

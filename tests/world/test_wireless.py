@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unskew.keys import Key
-from unskew.pricing.presets import PRESETS
+from unskew.pricing.radio import PRESETS
 from unskew.world.channel import Array, Radio
 
 KEY = Key(0) / "channel"

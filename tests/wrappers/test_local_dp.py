@@ -16,7 +16,7 @@ from unskew.info import PrivacyBudget, whole
 from unskew.protocol import Layout, Me, steps_of
 from unskew.server import privacy
 from unskew.wrappers.base import step_types, wrap
-from unskew.wrappers.budgets import uncovered
+from unskew.wrappers.local_dp import uncovered
 
 FEDAVG = FedAvg(local=LOCAL)
 

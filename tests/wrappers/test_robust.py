@@ -12,8 +12,7 @@ from recipe import LOCAL, simulator
 from unskew.algorithms.fedavg import FedAvg, ModelReply
 from unskew.errors import ConfigError, QuorumError
 from unskew.wrappers.base import wrap
-from unskew.wrappers.replies import Centre
-from unskew.wrappers.robust import GeometricMedian, Krum, Median, MultiKrum, NormBound, TrimmedMean
+from unskew.wrappers.robust import Centre, GeometricMedian, Krum, Median, MultiKrum, NormBound, TrimmedMean
 from unskew.wrappers.uploads import uploads_of
 
 UNIFORM = FedAvg(local=LOCAL, weighting="uniform")

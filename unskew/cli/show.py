@@ -14,8 +14,7 @@ from unskew.cli.tables import comparability, of_several, print_next, print_resul
 from unskew.errors import ConfigError, RunError, shown
 
 if TYPE_CHECKING:
-    from unskew.pricing.presets import PricingPreset
-    from unskew.pricing.radio import Ledger
+    from unskew.pricing.radio import Ledger, PricingPreset
     from unskew.pricing.traffic import RecordedRun
     from unskew.record.reader import Record
 
@@ -196,7 +195,7 @@ def _show_costs(runs: list[Path], channel: str | None, ledger: str, target: str 
 
 
 def _preset(channel: str | None, ledger: str, run: "RecordedRun") -> "tuple[str, PricingPreset]":
-    from unskew.pricing.presets import PricingPreset, preset
+    from unskew.pricing.radio import PricingPreset, preset
 
     if channel is not None:
         return channel, preset(channel)

@@ -25,7 +25,7 @@ from unskew.papers.claims import Claim, decide, near, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
-from unskew.pricing.presets import PRESETS
+from unskew.pricing.radio import PRESETS
 from unskew.report.stats import curve
 from unskew.runtime.round import Trace
 from unskew.server import distance

@@ -40,7 +40,7 @@ from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, hints_of, is_record_type, wide
 from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
-from unskew.wrappers.budgets import check_noise
+from unskew.wrappers.local_dp import check_noise
 from unskew.wrappers.uploads import MARK_IT, sent_model, uploads
 
 S = TypeVar("S")

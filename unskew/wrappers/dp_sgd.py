@@ -55,7 +55,7 @@ from unskew.server import privacy
 from unskew.tasks.kind import needs_of
 from unskew.tree import Params
 from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
-from unskew.wrappers.budgets import BudgetState, ClientNoise, check_noise
+from unskew.wrappers.local_dp import BudgetState, ClientNoise, check_noise
 from unskew.wrappers.training import KeepOptimizer
 
 ROOM = 2**24

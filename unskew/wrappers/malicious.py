@@ -15,7 +15,7 @@ from unskew.protocol import ClientId, Federation, Me
 from unskew.tree import Params
 from unskew.world.attack import Attack
 from unskew.wrappers.base import name_of, wrap
-from unskew.wrappers.replies import ReplyWrapper
+from unskew.wrappers.robust import ReplyWrapper
 from unskew.wrappers.uploads import UploadWrapper
 
 

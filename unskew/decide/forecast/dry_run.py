@@ -37,7 +37,7 @@ from unskew.runtime.round import Trace
 from unskew.tree import Params, leaves
 from unskew.units import human_bytes
 from unskew.world.channel import Channel
-from unskew.wrappers.replies import held_uploads
+from unskew.wrappers.robust import held_uploads
 
 Kind = tuple[Any, ...]
 """Equal for two jobs that cost the same for equally much: ("sgd", config, terms), or ("code", name)."""
