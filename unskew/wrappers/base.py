@@ -343,6 +343,12 @@ def step_types(begin: Callable[..., Any]) -> StepTypes | None:
     return StepTypes(message, memory, answer[0], answer[1], works)
 
 
+def types_of(method: Any) -> dict[str, StepTypes]:
+    """Read the types of a method's steps, by name."""
+    read = {name: step_types(begin) for name, begin in steps_of(method).items()}
+    return {name: types for name, types in read.items() if types is not None}
+
+
 def first_request(method: Any, state: Any, fed: Federation) -> Any:
     """Return the first request of a round's plan, then drop the plan; None if it makes none."""
     plan = method.round(state, fed)

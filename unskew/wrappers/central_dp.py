@@ -35,13 +35,13 @@ from annotated_types import Ge, Gt, Interval
 from unskew.errors import ConfigError, QuorumError
 from unskew.info import CohortNoise, Privacy, PrivacyBudget
 from unskew.keys import Key
-from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, hook, report_of, steps_of
+from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, hook, report_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
-from unskew.tree import Params, hints_of, is_record_type, wide
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, step_types, through
+from unskew.tree import Params, wide
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, through, types_of
 from unskew.wrappers.local_dp import check_noise
-from unskew.wrappers.uploads import MARK_IT, sent_model, uploads
+from unskew.wrappers.uploads import MARK_IT, fields_of, sent_model, uploads
 
 S = TypeVar("S")
 
@@ -180,10 +180,8 @@ class CentralDP(Wrapper):
 
     def check_replies(self, whole: Any) -> None:
         """Refuse a method that reads single replies."""
-        for step, begin in steps_of(whole).items():
-            types = step_types(begin)
-            seen = read_of_each(types.reply) if types is not None else []
-            if seen:
+        for step, types in types_of(whole).items():
+            if seen := [path[-1] for path, hint in fields_of(types.reply) if EACH in getattr(hint, "__metadata__", ())]:
                 raise ConfigError(
                     f"CentralDP covers sums only, and {name_of(whole)} reads {' and '.join(seen)} of every single "
                     f"reply to step {step!r}; use a method that needs means only, such as fedavg"
@@ -206,14 +204,15 @@ class CentralDP(Wrapper):
             raise refuse(
                 f"reads every single reply to step {step!r}; use a method that needs means only, such as fedavg"
             )
-        types = step_types(steps_of(method)[step])
+        fields = fields_of(types_of(method)[step].reply)
+        counts = {path[-1] for path, hint in fields if hint in (SampleCount, SampleCount | None)}
         for reduction in request.reduce:
             linear = inner_of(reduction)
             if type(linear) not in (MeanOf, SumOf):
                 raise refuse(f"takes {type(linear).__name__} of the replies to step {step!r}, which is not a sum")
             if linear.by is not None:
                 raise refuse(f"makes a mean for each group of clients in step {step!r}, which reveals the groups")
-            if linear.weight is not None and not is_count(types and types.reply, linear.weight):
+            if linear.weight is not None and linear.weight not in counts:
                 raise refuse(
                     f"weights replies to step {step!r} by what clients report, where all must have equal weight"
                 )
@@ -501,25 +500,3 @@ def inner_of(reduction: Any) -> Any:
     while isinstance(reduction, Within):
         reduction = reduction.reduction
     return reduction
-
-
-def read_of_each(reply: Any) -> list[str]:
-    """Names of the fields that a plan reads of every client's reply, including nested records."""
-    names: list[str] = []
-    if is_record_type(reply):
-        for name, hint in hints_of(reply).items():
-            if EACH in getattr(hint, "__metadata__", ()):
-                names.append(name)
-            else:
-                names += read_of_each(hint)
-    return names
-
-
-def is_count(reply: Any, weight: Any) -> bool:
-    """True if a weight is a field of a reply, or of a record in it, with the client's number of examples."""
-    if not isinstance(weight, str) or not is_record_type(reply):
-        return False
-    hints = hints_of(reply)
-    if weight in hints:
-        return bool(hints[weight] == SampleCount or hints[weight] == SampleCount | None)
-    return any(is_count(hint, weight) for hint in hints.values() if is_record_type(hint))

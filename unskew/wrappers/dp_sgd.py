@@ -54,7 +54,7 @@ from unskew.protocol import (
 from unskew.server import privacy
 from unskew.tasks.kind import needs_of
 from unskew.tree import Params
-from unskew.wrappers.base import Wrapped, first_request, name_of, running, step_types, through
+from unskew.wrappers.base import Wrapped, first_request, name_of, running, through, types_of
 from unskew.wrappers.local_dp import BudgetState, ClientNoise, check_noise
 from unskew.wrappers.training import KeepOptimizer
 
@@ -116,7 +116,7 @@ class DPSGD(ClientNoise):
 
     def costs(self, method: Any, step: str) -> bool:
         """True if the step trains."""
-        types = step_types(steps_of(method)[step])
+        types = types_of(method).get(step)
         return types is not None and types.works
 
     # ------------------------------------------------------------------ what is refused

@@ -41,12 +41,11 @@ from unskew.protocol import (
     UploadMark,
     hook,
     report_of,
-    steps_of,
 )
 from unskew.server import privacy
-from unskew.tree import Params, hints_of, is_record_type, map_params, squared_norm
-from unskew.wrappers.base import Wrapped, Wrapper, first_request, name_of, running, step_types, through
-from unskew.wrappers.uploads import UploadWrapper, sent_model, uploads_of
+from unskew.tree import Params, is_record_type, map_params, squared_norm
+from unskew.wrappers.base import Wrapped, Wrapper, first_request, name_of, running, through, types_of
+from unskew.wrappers.uploads import UploadWrapper, fields_of, sent_model, uploads_of
 
 S = TypeVar("S")
 
@@ -122,9 +121,8 @@ class ClientNoise(Wrapper):
 
     def check_replies(self, method: Any) -> None:
         """Refuse a method that sends anything without noise, or a budget too small for one reply."""
-        for step, begin in steps_of(method).items():
-            types = step_types(begin)
-            if open_ := uncovered(types.reply, step) if types is not None else []:
+        for step, types in types_of(method).items():
+            if open_ := uncovered(types.reply, step):
                 raise ConfigError(
                     f"{type(self).__name__} adds noise to {self.noised}, and {name_of(method)} sends "
                     f"{' and '.join(open_)} without it; use a method that sends nothing else, such as fedavg"
@@ -251,16 +249,12 @@ class ClientNoise(Wrapper):
 
 def uncovered(reply: Any, name: str) -> list[str]:
     """Names of a reply's fields that are neither marked uploads nor numbers of examples; the reply is `name`."""
-    if reply in (type(None), SampleCount):
-        return []
-    if not is_record_type(reply):
-        return [name]
-    missing: list[str] = []
-    for field, hint in hints_of(reply).items():
+    open_ = []
+    for path, hint in fields_of(reply) if is_record_type(reply) else [((name,), reply)]:
         marked = any(isinstance(mark, UploadMark) for mark in getattr(hint, "__metadata__", ()))
-        if not marked and hint != SampleCount | None:
-            missing += uncovered(hint, field)
-    return missing
+        if not (marked or is_record_type(hint) or hint in (type(None), SampleCount, SampleCount | None)):
+            open_.append(path[-1])
+    return open_
 
 
 # ---------------------------------------------------------------- noise on uploads

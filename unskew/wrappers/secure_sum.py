@@ -61,11 +61,10 @@ from unskew.protocol import (
     Step,
     hook,
     step,
-    steps_of,
 )
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
-from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, step_types, through
+from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, through, types_of
 from unskew.wrappers.uploads import (
     Upload,
     at,
@@ -289,9 +288,7 @@ class SecureSum(Wrapper):
             if not plain or not (reduction.weight is None or isinstance(reduction.weight, str)):
                 raise refuse("takes or weights fields by a function of each reply")
             weights |= {reduction.weight} - {None}
-        reply = step_types(steps_of(method)[request.step])
-        assert reply is not None
-        for name, hint in hints_of(reply.reply).items():
+        for name, hint in hints_of(types_of(method)[request.step].reply).items():
             each = EACH in getattr(hint, "__metadata__", ())
             if each and has_table(hint):
                 raise refuse(f"shows it a table of tensors of each client in the field {name!r}, marked Each")
@@ -521,7 +518,7 @@ class SecureSum(Wrapper):
 
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
         """The exchanges around the method's own steps."""
-        kept = next(kind.kept for name, kind in _types(method).items() if self.applies_to(method, name, kind))
+        kept = next(kind.kept for name, kind in types_of(method).items() if self.applies_to(method, name, kind))
         memory = SecureMemory[Optional[kept]] | None  # type: ignore[valid-type]  # noqa: UP045
         return {
             KEYS: _annotated(KEYS, self._keys, Begin, memory, PublicKeys),
@@ -751,11 +748,6 @@ def _field_of(reduction: Any) -> Any:
 
 def _sum_of(reduction: Any) -> tuple[str, str]:
     return str(_field_of(reduction)), str(reduction.weight or "")
-
-
-def _types(method: Any) -> dict[str, StepTypes]:
-    pairs = ((name, step_types(begin)) for name, begin in steps_of(method).items())
-    return {name: kind for name, kind in pairs if kind is not None}
 
 
 def _annotated(name: str, work: Callable[..., Any], message: Any, memory: Any, reply: Any) -> Callable[..., Any]:

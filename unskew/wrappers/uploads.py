@@ -24,7 +24,17 @@ from unskew.errors import ConfigError, ProtocolError, WireError
 from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, check_unchanged, form_of, hints_of, is_record, is_record_type, marks
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, running, step_types, through
+from unskew.wrappers.base import (
+    StepTypes,
+    Wrapped,
+    Wrapper,
+    first_request,
+    name_of,
+    running,
+    step_types,
+    through,
+    types_of,
+)
 
 M = TypeVar("M")
 Names = tuple[tuple[int, ...], ...]
@@ -278,16 +288,18 @@ class UploadWrapper(Wrapper):
 
 
 # ---------------------------------------------------------------- uploads in a reply, the model in a message
+def fields_of(of: Any, path: tuple[str, ...] = (), sealed: bool = True) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and type of each field of a record's type, and of records in it, perhaps but for `sealed` ones."""
+    if is_record_type(of) and (sealed or not getattr(of, "sealed", False)):
+        for name, hint in hints_of(of).items():
+            yield (*path, name), hint
+            yield from fields_of(hint, (*path, name), sealed)
+
+
 def uploads(reply: Any) -> tuple[Upload, ...]:
     """Find the uploads in a type of reply and its nested records; none in a `sealed` one."""
-    fields: list[Upload] = []
-    if is_record_type(reply) and not getattr(reply, "sealed", False):
-        for name, hint in hints_of(reply).items():
-            mark = _mark(hint)
-            if mark is not None:
-                fields.append(Upload((name,), mark.kind))
-            fields += [Upload((name, *inner.path), inner.kind) for inner in uploads(hint)]
-    return tuple(fields)
+    marks = ((path, _mark(hint)) for path, hint in fields_of(reply, sealed=False))
+    return tuple(Upload(path, mark.kind) for path, mark in marks if mark is not None)
 
 
 def uploads_of(method: Any, name: str) -> tuple[Upload, ...]:
@@ -302,8 +314,7 @@ def require_uploads(method: Any, who: str) -> None:
     Raises:
         ConfigError: If so.
     """
-    kinds = (step_types(begin) for begin in steps_of(method).values())
-    if not any(kind is not None and uploads(kind.reply) for kind in kinds):
+    if not any(uploads(types.reply) for types in types_of(method).values()):
         raise ConfigError(
             f"{who} needs the models or updates that clients send, and {name_of(method)} marks none in its clients' "
             "replies; leave it out"
