@@ -99,7 +99,8 @@ LOSS: dict[str, str] = {"svm": "multi_margin"}
 
 def loss_of(model: str, loss: str | None, kind: "TaskKind") -> str | None:
     """The loss that trains `model`, by name: the one asked for or its own; None for the kind's first."""
-    return loss or (LOSS.get(model) if kind.losses_of_models else None)
+    own = LOSS.get(model)
+    return loss or (own if own in kind.losses else None)
 
 
 def build(

@@ -177,6 +177,5 @@ CLASSIFICATION = TaskKind(
     probabilities=lambda outputs: outputs.softmax(1),
     gives=frozenset({"classes", "classifier"}),
     correct=correct,
-    losses_of_models=True,
     constant=most_frequent,
 )

@@ -56,8 +56,6 @@ class TaskKind:
         constant: Constant outputs that a model has to beat, (width,), from (training targets, width), before any link;
             None if unknown.
         ordered: True if the order of classes matters; where declared, `check` gets 0, 1, ... as their names.
-        losses_of_models: True if a network meant for another loss than the first (`unskew.models.LOSS`) gets that by
-            default.
         link: The function of outputs that all measures and predictions see, chosen by `linked` and applied by `seen`;
             None if they see the outputs.
     """
@@ -82,7 +80,6 @@ class TaskKind:
     maps: bool = False
     report: Callable[[Array, Array], Info | None] | None = None
     needs_all_clients: bool = False
-    losses_of_models: bool = False
     link: Callable[[Tensor], Tensor] | None = None
     constant: Callable[[Tensor, int], Tensor] | None = None
     ordered: bool = False

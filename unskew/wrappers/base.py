@@ -97,9 +97,16 @@ class Wrapper:
         """True if `work` replaces a step; by default every step that may train."""
         return types.works
 
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
+        """Refuse a request of a plan, or None; `init` tries the first one, before any work."""
+
     def init(self, method: Any, params: Params, fed: Federation) -> Any:
         """Return the state before round 1."""
-        return method.init(params, self.server(method, fed))
+        view = self.server(method, fed)
+        state = method.init(params, view)
+        if type(self).permit is not Wrapper.permit:
+            self.permit(method, first_request(method, state, view), view)
+        return state
 
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
         """Run the method's round."""
@@ -255,13 +262,7 @@ class Wrapped:
             reply = by.Reply[reply] if by.Reply else reply
         if by.Memory:
             kept = memory = by.Memory[Optional[kept]] | None  # noqa: UP045  # None | None is no type
-        returns: Any = types.GenericAlias(tuple, (reply, kept))
-        if applied or own.works:
-            returns = Generator[Any, Any, returns]
-        stand_in = run if applied else pass_on
-        stand_in.__annotations__ = {"me": Me, "msg": message, "memory": memory, "return": returns}
-        stand_in.__name__ = stand_in.__qualname__ = name
-        return step(stand_in)
+        return as_step(run if applied else pass_on, name, StepTypes(message, memory, reply, kept, applied or own.works))
 
     def _kept(self, answer: Any, memory: Any) -> Any:
         """Put what a step that this wrapper leaves alone remembers into the wrapper's memory."""
@@ -329,6 +330,15 @@ def through(
 def running(answer: Any) -> Generator[Any, Any, Any]:
     """Run a step, generator or not, to its answer."""
     return (yield from answer) if isinstance(answer, types.GeneratorType) else answer
+
+
+def as_step(work: Callable[..., Any], name: str, of: StepTypes) -> Callable[..., Any]:
+    """Make a function a step of this name and these types."""
+    answer: Any = types.GenericAlias(tuple, (of.reply, of.kept))
+    returns = Generator[Any, Any, answer] if of.works else answer
+    work.__annotations__ = {"me": Me, "msg": of.message, "memory": of.memory, "return": returns}
+    work.__name__ = work.__qualname__ = name
+    return step(work)
 
 
 def step_types(begin: Callable[..., Any]) -> StepTypes | None:

@@ -191,7 +191,7 @@ class CentralDP(Wrapper):
         """False: clients do what the method says."""
         return False
 
-    def permit(self, method: Any, request: Any, fed: Federation, cohorts: Sequence[tuple[ClientId, ...]]) -> Ask:
+    def permit(self, method: Any, request: Any, fed: Any) -> None:
         """Check that a request is covered."""
 
         def refuse(why: str) -> ConfigError:
@@ -216,7 +216,7 @@ class CentralDP(Wrapper):
                 raise refuse(
                     f"weights replies to step {step!r} by what clients report, where all must have equal weight"
                 )
-        if set(request.to) not in ({*fed.clients}, *map(set, cohorts)):
+        if set(request.to) not in ({*fed.clients}, *map(set, fed.cohorts)):
             raise refuse(f"asks clients that were not drawn uniformly for step {step!r}")
         models = [sent_model(message) for message in request.to.values()]
         if any(m is None or m.keys() != models[0].keys() for m in models):  # type: ignore[union-attr]
@@ -230,8 +230,6 @@ class CentralDP(Wrapper):
                 f"averages statistics of batches ({statistics[0]}, ...), which noise may make negative; use a model "
                 'without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
-        asked: Ask = request
-        return asked
 
     # ------------------------------------------------------------------ rounds
     def init(self, method: Any, params: Params, fed: Federation) -> CentralState[Any]:
@@ -246,7 +244,7 @@ class CentralDP(Wrapper):
         state = method.init(params, view)
         request = first_request(method, state, view)
         if isinstance(request, Ask | Collect):
-            self.permit(method, request, view, view.cohorts)
+            self.permit(method, request, view)
         return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False, {})
 
     def round(self, method: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:
@@ -267,7 +265,9 @@ class CentralDP(Wrapper):
                 raise ConfigError(
                     f"CentralDP covers one sum in each round, and {name_of(method)} asks for a second one"
                 )
-            ask = self.permit(method, request, view, view.cohorts)
+            self.permit(method, request, view)
+            assert isinstance(request, Ask)  # nothing else is permitted
+            ask = request
             asked, before = state.asked, state.releases
             releases, cohort = before + 1, max(state.cohort, len(ask.to))
             if fed.rounds_begun:

@@ -150,7 +150,7 @@ class DPSGD(ClientNoise):
                 f"DPSGD states one guarantee, and {type(whole.by).__name__} around it another; leave one of them out"
             )
 
-    def permit(self, method: Any, step: str, request: Any, before: int) -> Sgd:
+    def one_training(self, method: Any, step: str, request: Any, before: int) -> Sgd:
         """Check that a client's step asks only for the one training that is accounted for."""
         where = f"DPSGD covers one local training in a step, and step {step!r} of {name_of(method)}"
         if not isinstance(request, Sgd):
@@ -186,7 +186,7 @@ class DPSGD(ClientNoise):
 
             def answer(training: Any) -> Fitted:
                 nonlocal asked
-                job = self.permit(method, request.step, training, asked)
+                job = self.one_training(method, request.step, training, asked)
                 asked += 1
                 return Fitted(job.start, self.steps_in(job.config), job.config.lr_at(1), math.nan)
 
@@ -202,7 +202,7 @@ class DPSGD(ClientNoise):
 
         def change_request(request: Any) -> Run:
             nonlocal asked
-            job = self.permit(method, name, request, asked)
+            job = self.one_training(method, name, request, asked)
             asked += 1
             return Run(train, (self, me, job))
 

@@ -44,7 +44,7 @@ from unskew.protocol import (
 )
 from unskew.server import privacy
 from unskew.tree import Params, is_record_type, map_params, squared_norm
-from unskew.wrappers.base import Wrapped, Wrapper, first_request, name_of, running, through, types_of
+from unskew.wrappers.base import Wrapped, Wrapper, name_of, running, through, types_of
 from unskew.wrappers.uploads import UploadWrapper, fields_of, sent_model, uploads_of
 
 S = TypeVar("S")
@@ -305,24 +305,24 @@ class LocalDP(ClientNoise, UploadWrapper):
         super().check(method)
         self.check_replies(method)
 
-    def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
-        """Return the method's state before round 1, with nothing uploaded.
-
-        Raises:
-            ConfigError: If the first round would upload batch statistics or sends no model to compare with, or delta is
-                too large.
-        """
-        privacy.check_delta(self.delta, len(fed.clients), "clients")
-        state = super().init(method, params, fed)
-        request = first_request(method, state, fed)
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
+        """Refuse a request that would upload batch statistics, or that sends no model to compare with."""
+        super().permit(method, request, fed)
         sent = [sent_model(m) or {} for m in request.to.values()] if isinstance(request, Ask) else []
-        statistics = [n for n in fed.layout.buffers if any(n in m for m in sent)]
-        if statistics:
+        if statistics := [n for n in fed.layout.buffers if any(n in m for m in sent)]:
             raise ConfigError(
                 f"LocalDP would add noise to statistics of batches ({statistics[0]}, ...), which may become negative; "
                 'use a model without BatchNorm, or keep it on the clients: personal = ["norm"]'
             )
-        return BudgetState(state, {}, False)
+
+    def init(self, method: Any, params: Params, fed: Federation) -> BudgetState[Any]:
+        """Return the method's state before round 1, with nothing uploaded.
+
+        Raises:
+            ConfigError: If delta is too large, or the first request is refused.
+        """
+        privacy.check_delta(self.delta, len(fed.clients), "clients")
+        return BudgetState(super().init(method, params, fed), {}, False)
 
     # ------------------------------------------------------------------ on a client
     def work(

@@ -14,7 +14,7 @@ from unskew.keys import Key
 from unskew.protocol import ClientId, Federation, Me
 from unskew.tree import Params
 from unskew.world.attack import Attack
-from unskew.wrappers.base import name_of, wrap
+from unskew.wrappers.base import Wrapper, name_of, wrap
 from unskew.wrappers.robust import ReplyWrapper
 from unskew.wrappers.uploads import UploadWrapper
 
@@ -53,6 +53,8 @@ class ColludingAttack(ReplyWrapper):
         malicious: The malicious clients.
     """
 
+    permit = Wrapper.permit  # every request
+
     attack: Attack
     malicious: frozenset[ClientId]
 
@@ -63,9 +65,6 @@ class ColludingAttack(ReplyWrapper):
             ConfigError: If its clients send neither models nor updates, or compress them.
         """
         _check(self.attack, method, super().check)
-
-    def permit(self, method: Any, request: Any) -> None:
-        """Permit every request."""
 
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation

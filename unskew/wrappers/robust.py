@@ -32,7 +32,7 @@ from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import Ask, ClientId, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction
 from unskew.tree import Params, squared_norm
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, through
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, through
 from unskew.wrappers.uploads import (
     Upload,
     UploadWrapper,
@@ -131,18 +131,7 @@ class ReplyWrapper(Wrapper):
                 )
             inner = inner.of
 
-    def init(self, method: Any, params: Params, fed: Federation) -> Any:
-        """Return the method's state before round 1.
-
-        Raises:
-            ConfigError: If the first round makes a request that has no robust form.
-        """
-        state = method.init(params, self.server(method, fed))
-        request = first_request(method, state, fed)
-        self.permit(method, request)
-        return state
-
-    def permit(self, method: Any, request: Any) -> None:
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
         """Refuse a request that uses uploads except by one mean or sum of all."""
         in_one_mean(method, request, type(self).__name__)
 
@@ -150,7 +139,7 @@ class ReplyWrapper(Wrapper):
         """Run the method's round on replies that are changed together."""
 
         def change_request(request: Any) -> Any:
-            self.permit(method, request)
+            self.permit(method, request, fed)
             if not isinstance(request, Ask) or not request.reduce or not (fields := uploads_of(method, request.step)):
                 return request
             return replace(request, reduce=(Together(request.reduce, change(request, fields)),))
@@ -206,15 +195,11 @@ class Centre(ReplyWrapper):
         """Replies below which it stops no attack."""
         return 1
 
-    def init(self, method: Any, params: Params, fed: Federation) -> Any:
-        """Return the method's state before round 1.
-
-        Raises:
-            ConfigError: If the cohort is too small, or as in `ReplyWrapper`.
-        """
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
+        """Refuse a cohort that is too small, and what `ReplyWrapper` refuses."""
         if fed.clients_per_round < self.fewest:
             raise ConfigError(f"{self} needs {self.fewest} clients_per_round, got {fed.clients_per_round}; ask more")
-        return super().init(method, params, fed)
+        super().permit(method, request, fed)
 
     def weighting(self, method: Any) -> str:
         """Return "uniform": a mean of equal values is that value, whatever the weights."""

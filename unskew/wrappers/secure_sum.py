@@ -38,7 +38,6 @@ import itertools
 import math
 import re
 import secrets
-import types
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -60,11 +59,10 @@ from unskew.protocol import (
     Plan,
     Step,
     hook,
-    step,
 )
 from unskew.reduction import EACH, MeanOf, Moved, Reduced, SumOf
 from unskew.tree import Params, hints_of
-from unskew.wrappers.base import StepTypes, Wrapper, first_request, name_of, running, through, types_of
+from unskew.wrappers.base import StepTypes, Wrapper, as_step, name_of, running, through, types_of
 from unskew.wrappers.uploads import (
     Upload,
     at,
@@ -253,24 +251,13 @@ class SecureSum(Wrapper):
         """
         return max(3, math.floor(self.threshold * cohort) + (self.threshold < 1.0))
 
-    def init(self, method: Any, params: Params, fed: Federation) -> Any:
-        """Return the method's state before round 1.
-
-        Raises:
-            ConfigError: If the first round needs single replies, or the cohort is too small to hide in.
-        """
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
+        """Refuse a request that a sum does not answer, and a cohort that is too small to hide in."""
         if fed.clients_per_round < 3:
             raise ConfigError(
                 f"SecureSum needs 3 clients in a round, got {fed.clients_per_round}: of two, each knows the "
                 "other's part"
             )
-        state = method.init(params, fed)
-        request = first_request(method, state, fed)
-        self.permit(method, request)
-        return state
-
-    def permit(self, method: Any, request: Any) -> None:
-        """Refuse a request that a sum does not answer."""
         fields = in_one_mean(method, request, "SecureSum")
         if not fields:
             return
@@ -321,7 +308,7 @@ class SecureSum(Wrapper):
         numbers = itertools.count()
 
         def change_request(request: Any) -> Any:
-            self.permit(method, request)
+            self.permit(method, request, fed)
             summed = isinstance(request, Ask) and uploads_of(method, request.step)
             return self.secure(method, request, next(numbers), fed) if summed else request
 
@@ -520,10 +507,15 @@ class SecureSum(Wrapper):
         """The exchanges around the method's own steps."""
         kept = next(kind.kept for name, kind in types_of(method).items() if self.applies_to(method, name, kind))
         memory = SecureMemory[Optional[kept]] | None  # type: ignore[valid-type]  # noqa: UP045
+
+        def exchange(name: str, work: Callable[..., Any], message: Any, reply: Any) -> Callable[..., Any]:
+            types = StepTypes(message, memory, reply, memory, works=False)
+            return as_step(lambda me, msg, memory: work(me, msg, memory), name, types)
+
         return {
-            KEYS: _annotated(KEYS, self._keys, Begin, memory, PublicKeys),
-            SHARES: _annotated(SHARES, self._shares, Everybody, memory, Shares),
-            UNMASK: _annotated(UNMASK, self._unmask, Unmask, memory, Revealed),
+            KEYS: exchange(KEYS, self._keys, Begin, PublicKeys),
+            SHARES: exchange(SHARES, self._shares, Everybody, Shares),
+            UNMASK: exchange(UNMASK, self._unmask, Unmask, Revealed),
         }
 
     def _keys(self, me: Me, msg: Begin, memory: Any) -> tuple[PublicKeys, Any]:
@@ -748,17 +740,3 @@ def _field_of(reduction: Any) -> Any:
 
 def _sum_of(reduction: Any) -> tuple[str, str]:
     return str(_field_of(reduction)), str(reduction.weight or "")
-
-
-def _annotated(name: str, work: Callable[..., Any], message: Any, memory: Any, reply: Any) -> Callable[..., Any]:
-    def run(me: Me, msg: Any, memory: Any) -> Any:
-        return work(me, msg, memory)
-
-    run.__annotations__ = {
-        "me": Me,
-        "msg": message,
-        "memory": memory,
-        "return": types.GenericAlias(tuple, (reply, memory)),
-    }
-    run.__name__ = run.__qualname__ = name
-    return step(run)

@@ -28,7 +28,6 @@ from unskew.wrappers.base import (
     StepTypes,
     Wrapped,
     Wrapper,
-    first_request,
     name_of,
     running,
     step_types,
@@ -153,16 +152,14 @@ class UploadWrapper(Wrapper):
         """True if a step sends models or updates."""
         return bool(uploads(types.reply))
 
-    def init(self, method: Any, params: Params, fed: Federation) -> Any:
-        """Return the method's state before round 1.
-
-        Raises:
-            ConfigError: If the first round sends clients no single model to take differences from.
-        """
-        state = method.init(params, fed)
-        request = first_request(method, state, fed)
+    def permit(self, method: Any, request: Any, fed: Federation) -> None:
+        """Refuse a request that sends clients no single model to take differences from."""
         if isinstance(request, Ask) and uploads_of(method, request.step):
             require_model(method, request, type(self).__name__)
+
+    def init(self, method: Any, params: Params, fed: Federation) -> Any:
+        """Return the method's state before round 1."""
+        state = super().init(method, params, fed)
         return self.State(state, {}) if self.Memory else state
 
     # ------------------------------------------------------------------ on a client
