@@ -5,7 +5,7 @@ Convolutional Neural Network for Mobile Devices"; M. Sandler et al., "MobileNetV
 Bottlenecks"; group norm as in Y. Wu and K. He, "Group Normalization".
 
 For 32x32 the stems have stride 1.  In ShuffleNet a ReLU follows the depthwise convolution, unlike in the paper.  In
-MobileNetV2 the second stage has stride 1, ReLU replaces ReLU6, and a block of stride 1 that changes width has a 1x1
+MobileNetV2 the second stage has stride 1, and ReLU replaces ReLU6.  A block of stride 1 that changes width has a 1x1
 convolution as its shortcut, where the paper has none.
 """
 

@@ -45,7 +45,7 @@ class Prior(ABC):
         velocity: True if it was trained to predict the velocity, whose error is the noise's over root abar.
         lr: Learning rate suited to the size of its embeddings.
         at_once: Most latents to pass through it together.
-        guidance, steps: Guidance scale, 1 for none, and steps of DDIM, if `sample` is not told.
+        guidance, steps: Defaults of `sample`: the guidance scale, 1 for none, and steps of DDIM.
         reach: Bound to which |z0| is clipped in sampling; None does not clip.
     """
 
