@@ -81,7 +81,7 @@ from unskew.server import privacy
 from unskew.server.distance import project
 from unskew.server.optimise import Mean, ServerRule
 from unskew.tree import Params, leaves
-from unskew.wrappers.base import Wrapped, Wrapper, first_request, name_of, step_types, through
+from unskew.wrappers.base import Wrapped, Wrapper, first_request, layers, name_of, step_types, through
 
 M = TypeVar("M")
 
@@ -354,11 +354,8 @@ class DW(Wrapper):
 
     def check(self, method: Any) -> None:
         """Refuse a method that has the term already."""
-        inside = method
-        while isinstance(inside, Wrapped):
-            if isinstance(inside.by, DW):
-                raise ConfigError("FedDW has the class-relation term already; leave +dw out")
-            inside = inside.of
+        if any(isinstance(inside.by, DW) for inside in layers(method)):
+            raise ConfigError("FedDW has the class-relation term already; leave +dw out")
         if self.dp is not None:
             privacy.require()
 

@@ -17,7 +17,7 @@ from unskew.protocol import SgdConfig
 from unskew.references import IN_PYTHON
 from unskew.tree import is_record
 from unskew.words import with_article
-from unskew.wrappers.base import Wrapped
+from unskew.wrappers.base import Wrapped, layers
 
 
 def split_of(split: object) -> Split:
@@ -117,11 +117,7 @@ def method_of(value: object, label: str | None = None, local: SgdConfig | None =
 
 def _wrappers(value: Any) -> dict[str, Any]:
     """The wrappers of a method by their names in a file, the one next to the method first."""
-    wrappers: dict[str, Any] = {}
-    while isinstance(value, Wrapped):
-        wrappers = {algorithms.WRAPPERS.name_of(type(value.by)): value.by, **wrappers}
-        value = value.of
-    return wrappers
+    return {algorithms.WRAPPERS.name_of(type(layer.by)): layer.by for layer in reversed([*layers(value)])}
 
 
 def _settings_given(name: str, options: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from unskew.protocol import hook
 from unskew.run.setup import FROZEN, Setup, records
 from unskew.tasks.probe import draws_in_evaluation
 from unskew.tasks.task import ends_in, takes_logits
-from unskew.wrappers.base import Wrapped
+from unskew.wrappers.base import layers
 
 IN_ORDER = (("0", "1"), ("-1", "1"), ("False", "True"), ("false", "true"))
 """Names of two classes whose order shows that the second is looked for."""
@@ -115,13 +115,12 @@ def _nothing_personal(run: NewRun, method: Any) -> str:
 
 def _remembered(run: NewRun, method: Any) -> str:
     """Clients remember what they sent, and a wrapper changes that on the server."""
-    while isinstance(method, Wrapped):
-        if method.by.on_server and hook(method.of, "amend") is not None:
-            by = type(method.by).__name__
+    for layer in layers(method):
+        if layer.by.on_server and hook(layer.of, "amend") is not None:
+            by = type(layer.by).__name__
             return (
                 f"its clients remember what they sent, and {by} changes that on the server: training may end elsewhere"
             )
-        method = method.of
     return ""
 
 

@@ -32,7 +32,7 @@ added later.
 
 import functools
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Optional, get_args, get_origin, get_type_hints
 
@@ -169,10 +169,8 @@ class Wrapped:
         if hook(self.of, "as_they_come") and not one_each:  # noise is accounted for by round
             raise ConfigError(f"{name_of(self.of)} takes replies as they come; leave {type(by).__name__} out")
         by.check(self.of)
-        inside = self.of
-        while isinstance(inside, Wrapped):
+        for inside in layers(self.of):
             inside.by.check_around(inside.of, self)
-            inside = inside.of
 
     @functools.cached_property
     def wrapped_steps(self) -> dict[str, Callable[..., Any]]:
@@ -294,6 +292,13 @@ def wrap(method: Any, *wrappers: Wrapper) -> Any:
             )
         method = Wrapped(method, by)
     return method
+
+
+def layers(method: Any) -> Iterator[Wrapped]:
+    """Yield a method's wrapped forms, from the outermost in."""
+    while isinstance(method, Wrapped):
+        yield method
+        method = method.of
 
 
 def name_of(method: Any) -> str:

@@ -39,7 +39,7 @@ from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCoun
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
 from unskew.server import privacy
 from unskew.tree import Params, wide
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, first_request, name_of, through, types_of
+from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, layers, name_of, through, types_of
 from unskew.wrappers.local_dp import check_noise
 from unskew.wrappers.uploads import MARK_IT, fields_of, sent_model, uploads
 
@@ -162,11 +162,8 @@ class CentralDP(Wrapper):
             ConfigError: If so, or if it already has this noise.
         """
         self.check_replies(method)
-        inside = method
-        while isinstance(inside, Wrapped):
-            if isinstance(inside.by, CentralDP):
-                raise ConfigError("the method already has CentralDP; leave one of them out")
-            inside = inside.of
+        if any(isinstance(inside.by, CentralDP) for inside in layers(method)):
+            raise ConfigError("the method already has CentralDP; leave one of them out")
 
     def check_around(self, method: Any, whole: Any) -> None:
         """Refuse outer wrappers that read single replies, or change one by another."""
@@ -197,6 +194,8 @@ class CentralDP(Wrapper):
         def refuse(why: str) -> ConfigError:
             return ConfigError(f"CentralDP covers one sum over a cohort in each round, and {name_of(method)} {why}")
 
+        if not isinstance(request, Ask | Collect):
+            return
         if isinstance(request, Collect):
             raise refuse("collects values that clients hold; leave CentralDP out")
         step = request.step
@@ -240,11 +239,7 @@ class CentralDP(Wrapper):
         """
         if self.noise_multiplier:
             privacy.check_delta(self.delta, len(fed.clients), "clients")
-        view = drawing(fed)
-        state = method.init(params, view)
-        request = first_request(method, state, view)
-        if isinstance(request, Ask | Collect):
-            self.permit(method, request, view)
+        state = super().init(method, params, drawing(fed))
         return CentralState(state, self.clip, 0.0, 0, 0, len(fed.clients), False, {})
 
     def round(self, method: Any, state: CentralState[Any], fed: Federation) -> Plan[CentralState[Any]]:

@@ -17,6 +17,7 @@ Departures Noise is in floating point, whose low-order bits can leak.
 `ClientNoise` is common to all noise that clients add themselves: one that has spent its budget is no longer asked.
 """
 
+import bisect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -152,13 +153,10 @@ class ClientNoise(Wrapper):
         """Compute how often the budget lets a client be asked; None is no limit."""
         if self.max_epsilon is None:
             return None
-        low, high = 0, 1
+        high = 1
         while self.spent(method, high) <= self.max_epsilon:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.spent(method, middle) <= self.max_epsilon else (low, middle)
-        return low
+            high *= 2
+        return bisect.bisect_right(range(high), self.max_epsilon, key=lambda n: self.spent(method, n)) - 1
 
     def spending(self, method: Any, step: str, msg: Any) -> tuple[Spending, ...]:
         """Return the cost of a reply."""

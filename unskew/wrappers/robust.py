@@ -32,7 +32,7 @@ from unskew.errors import ConfigError, QuorumError
 from unskew.protocol import Ask, ClientId, Federation, Plan, steps_of
 from unskew.reduction import Folding, Reduced, Reduction
 from unskew.tree import Params, squared_norm
-from unskew.wrappers.base import StepTypes, Wrapped, Wrapper, through
+from unskew.wrappers.base import StepTypes, Wrapper, layers, through
 from unskew.wrappers.uploads import (
     Upload,
     UploadWrapper,
@@ -121,15 +121,13 @@ class ReplyWrapper(Wrapper):
         """
         who = type(self).__name__
         require_uploads(method, who)
-        inner = method
-        while isinstance(inner, Wrapped):
+        for inner in layers(method):
             if isinstance(inner.by, UploadWrapper) and inner.by.Reply is not None:
                 other = type(inner.by).__name__
                 raise ConfigError(
                     f"{who} compares updates, and {other} before it sends another form of them; put {who} before "
                     f"{other}"
                 )
-            inner = inner.of
 
     def permit(self, method: Any, request: Any, fed: Federation) -> None:
         """Refuse a request that uses uploads except by one mean or sum of all."""
@@ -232,12 +230,8 @@ COPIES = 3
 
 def held_uploads(method: Any) -> int:
     """Number of uploads held for each client of a cohort because a wrapper compares them; 0 without one."""
-    if not isinstance(method, Wrapped):
-        return 0
-    own = 0
-    if isinstance(method.by, ReplyWrapper):
-        own = COPIES * max(len(uploads_of(method.of, name)) for name in steps_of(method.of))
-    return max(own, held_uploads(method.of))
+    compared = [layer.of for layer in layers(method) if isinstance(layer.by, ReplyWrapper)]
+    return COPIES * max((len(uploads_of(inner, name)) for inner in compared for name in steps_of(inner)), default=0)
 
 
 # ---------------------------------------------------------------- by coordinate
