@@ -30,5 +30,5 @@ def test_a_kept_optimiser_goes_on_from_round_to_round(kind: str) -> None:
     data = {"data": {"one": (x, y)}, "test": (x[:4] + 1, y[:4]), "test_fraction": 0.0}
     history = us.simulate(methods, model=net, rounds=3, progress=False, **data)
     kept, fresh = (history.model(name).state_dict()["weight"] for name in ("kept", "fresh"))
-    assert torch.equal(kept, theirs.weight.detach())
+    torch.testing.assert_close(kept, theirs.weight.detach())  # Adam in one pass rounds otherwise
     assert not torch.allclose(fresh, kept, atol=1e-6)
