@@ -177,7 +177,7 @@ def by_hand(task: Task, data: DeviceData, client: int, job: Sgd, key: Key, dtype
         )
     else:
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-        optimiser = kind(trained, config.lr, config.betas, config.eps, config.weight_decay)
+        optimiser = kind(trained, config.lr, config.betas, weight_decay=config.weight_decay)
     rows = data.train[client]
     batches = plan(
         len(rows),

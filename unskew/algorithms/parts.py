@@ -128,7 +128,7 @@ def require_plain(local: SgdConfig, who: str) -> None:
         ConfigError: If it is not.
     """
     plain = {"optimizer": "sgd", "momentum": 0.0, "clip_norm": None, "step_schedule": Constant()}
-    if odd := [name for name, value in plain.items() if getattr(local, name) != value]:
+    if odd := [f"{name} = {getattr(local, name)!r}" for name, value in plain.items() if getattr(local, name) != value]:
         raise ConfigError(f"{who}'s steps are plain gradients at one rate; leave {', '.join(odd)} out of local")
 
 
