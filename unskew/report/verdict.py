@@ -58,16 +58,16 @@ def verdict(record: Record) -> str:
 def _worth(record: Record, worths: Sequence[Worth]) -> str:
     m = record.headline
     best, better = worth.best(worths), [w for w in worths if w.whole.verdict == "gains"]
-    few, gain = "On few test rows, f" if worth.few(worths[0].clients, m) else "F", in_words(best.whole, m)
+    few, gain = " on few test rows" * bool(worth.few(worths[0].clients, m)), in_words(best.whole, m)
     if better:
         ahead = "ahead so far" if unsettled(record) else "worth it"
-        return f"{few}ederation is {ahead}: {best.method} gains {gain} over training alone{_more(better)}."
+        return f"Federation is {ahead}{few}: {best.method} gains {gain} over training alone{_more(better)}."
     if all(w.whole.verdict == "loses" for w in worths):
-        return f"{few}ederation is not worth it: {best.method} is best, by {gain} against training alone."
+        return f"Federation is not worth it{few}: {best.method} is best, by {gain} against training alone."
     if best.whole.why == worth.USELESS:
         return f"Undecided: {best.method} and training alone are both worse than a constant prediction."
     lost = _behind([w.method for w in worths if w.whole.verdict == "loses"])
-    return f"Undecided: no method is clearly better than training alone{lost}; best is {best.method}, {gain}."
+    return f"Undecided{few}: no method is clearly better than training alone{lost}; best is {best.method}, {gain}."
 
 
 def of_method(record: Record, method: str) -> str:
