@@ -33,10 +33,9 @@ from unskew.local.stacked import fitter
 from unskew.local.stacked.executor import Stacked
 from unskew.local.trainer import LocalTrainer
 from unskew.models.cnn import cnn_small, cnn_w3, pfl_cnn, torch_cnn
-from unskew.models.linear import logistic
-from unskew.models.mlp import fcn, mlp
-from unskew.models.recurrent import lstm_rows
-from unskew.models.resnet import resnet18
+from unskew.models.deep import resnet18
+from unskew.models.mlp import fcn, logistic, mlp
+from unskew.models.sequences import lstm_rows
 from unskew.protocol import SgdConfig
 from unskew.runtime.in_process import Population, Simulator
 from unskew.tasks.task import make_task
