@@ -170,7 +170,7 @@ def views(vector: Tensor, shapes: Sequence[torch.Size], channels_last: bool = Fa
     for part, shape in zip(torch.split(vector, [s.numel() for s in shapes], -1), shapes, strict=True):
         last = channels_last and len(shape) == 4
         order = (shape[0], *shape[2:], shape[1]) if last else shape
-        parts.append(part.view(*rows, *order).movedim(-1, 1) if last else part.view(*rows, *order))
+        parts.append(part.view(*rows, *order).movedim(-1, len(rows) + 1) if last else part.view(*rows, *order))
     return parts
 
 
