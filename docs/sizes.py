@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_762),
     ("bench", "bench", 1_500, 1_669),
     ("all of unskew/", "", 62_000, 77_581),
-    ("tests/", "", 45_000, 44_842),
+    ("tests/", "", 45_000, 44_848),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

@@ -1,6 +1,7 @@
 """Measurements at sizes that take no time: what their rows say, and who trains how; how long it takes is no test."""
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ def test_a_trial_measures_every_stage_of_two_populations_and_stdout_is_json(tmp_
     measured = {(r["clients"], r["what"]) for r in rows if "clients" in r}
     assert measured == {(n, what) for n in (20, 60) for what in ("split", "round", "evaluation", "run", "folder")}
     assert all(r["value"] > 0 and r.get("peak_gb", 1) > 0.05 for r in rows if "clients" in r)
+
+
+def test_the_gpus_check_finds_what_it_imports() -> None:
+    check = Path(__file__).parents[2] / "bench" / "gpu_check.py"
+    assert runpy.run_path(str(check), run_name="imported")["say"]
 
 
 # ---------------------------------------------------------------- what is measured
