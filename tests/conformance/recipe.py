@@ -135,7 +135,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ifca, heads": ("ifca", {"clusters": 3, "clustered": ("head",), "averaging": "gradient", "weighting": "samples"}),
     "flsc, previous": ("flsc", {"ids": "previous"}),
     "hcct, two groups": ("hcct", {"groups": 2, "recluster_every": 2, "normalize": "mean"}),
-    "hcct, by size": ("hcct", {"alpha": "size", "leave_one_out": True, "weighting": "uniform"}),
+    "hcct, by size": ("hcct", {"alpha": "size", "weighting": "uniform"}),
     "hcct, as released": ("hcct", {"preset": "code", "alpha": 1.0, "local": LOCAL, "group_buffers": "mean"}),
     "hcct, arrivals": ("hcct", {"alpha": 1.0, "arrivals": Arrivals(3, 1, 1, 1), "one_shot": True}),
     "hcct_e, published": ("hcct_e", {"alpha": 1.0, "score": "published"}),

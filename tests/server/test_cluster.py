@@ -34,8 +34,8 @@ def of(g: Tensor | Sequence[Sequence[float]]) -> Tensor:
     return gram([rows], len(rows))
 
 
-def total(k: Tensor | Products, n: Sequence[int], alpha: Any, members: Sequence[int], **options: Any) -> float:
-    return sum(utilities(k, n, alpha, [members], **options).values())
+def total(k: Tensor | Products, n: Sequence[int], alpha: Any, members: Sequence[int]) -> float:
+    return sum(utilities(k, n, alpha, [members]).values())
 
 
 def random_case(seed: int, clients: int, wide: int) -> tuple[Tensor, list[int]]:
@@ -49,25 +49,21 @@ def random_case(seed: int, clients: int, wide: int) -> tuple[Tensor, list[int]]:
 
 # ---------------------------------------------------------------- equality with the paper
 def naive(
-    g: Floats, n: Sequence[int], alpha: Sequence[float], groups: int | None = None, leave_one_out: bool = False
+    g: Floats, n: Sequence[int], alpha: Sequence[float], groups: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """Algorithm 2 as printed, on the vectors themselves, except that a merge is tested before it is made."""
 
-    def cosines(members: Sequence[int], of: Sequence[int]) -> float:
-        """Sum of the cosines of some clients with the mean of these members."""
+    def cosines(members: Sequence[int]) -> float:
+        """Sum of the cosines of these members with their mean."""
         total = sum(n[k] for k in members)
         mean = sum(n[k] / total * g[k] for k in members)
         length = float(np.linalg.norm(mean))
         if length <= CANCELLED**0.5 * sum(n[k] / total * float(np.linalg.norm(g[k])) for k in members):
             return 0.0
-        return sum(float(mean @ g[i]) / (length * float(np.linalg.norm(g[i]))) for i in of)
+        return sum(float(mean @ g[i]) / (length * float(np.linalg.norm(g[i]))) for i in members)
 
     def utility(members: Sequence[int]) -> float:
-        if leave_one_out and len(members) > 1:
-            similar = sum(cosines([k for k in members if k != i], [i]) for i in members)
-        else:
-            similar = cosines(members, members)
-        return similar - sum(alpha[i] for i in members) / sum(n[k] for k in members)
+        return cosines(members) - sum(alpha[i] for i in members) / sum(n[k] for k in members)
 
     merged: list[list[int]] = [[i] for i in range(len(n))]
     while len(merged) > 1:
@@ -90,41 +86,38 @@ def naive(
     wide=st.integers(1, 5),
     alpha=st.sampled_from([0.0, 0.1, 1.0, 10.0, 50.0, 100.0, 400.0, "size", "each"]),
     groups=st.one_of(st.none(), st.none(), st.integers(1, 5)),
-    leave_one_out=st.sampled_from([False, False, True]),
 )
 @pytest.mark.seconds
 def test_it_is_the_printed_algorithm_on_vectors(
-    seed: int, clients: int, wide: int, alpha: Any, groups: int | None, leave_one_out: bool
+    seed: int, clients: int, wide: int, alpha: Any, groups: int | None
 ) -> None:
     g, n = random_case(seed, clients, wide)
     if alpha == "each":
         alpha = tuple(torch.rand(clients, generator=(Key(seed) / "alpha").generator()).mul(200).tolist())
     groups = None if groups is None else min(groups, clients)
-    found = partition(of(g), n, alpha, groups=groups, leave_one_out=leave_one_out, whole=seed % 2 == 0)
-    assert found.groups == naive(g.numpy(), n, alphas(alpha, n).tolist(), groups, leave_one_out)
+    found = partition(of(g), n, alpha, groups=groups, whole=seed % 2 == 0)
+    assert found.groups == naive(g.numpy(), n, alphas(alpha, n).tolist(), groups)
 
 
-@given(seed=st.integers(0, 2**32), alpha=st.sampled_from([1.0, 50.0, 1e3, 1e6]), leave_one_out=st.booleans())
+@given(seed=st.integers(0, 2**32), alpha=st.sampled_from([1.0, 50.0, 1e3, 1e6]))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.seconds
-def test_benefits_that_are_kept_are_those_that_would_be_found_anew(
-    seed: int, alpha: float, leave_one_out: bool
-) -> None:
+def test_benefits_that_are_kept_are_those_that_would_be_found_anew(seed: int, alpha: float) -> None:
     """Greedy on utilities from scratch, at sizes where groups grow large and most rows of benefits change."""
     g, n = random_case(seed, 16, 6)
     k = of(g)
     found = [[i] for i in range(16)]
-    for merge in partition(k, n, alpha, groups=1, leave_one_out=leave_one_out).history:
-        worth = [total(k, n, alpha, m, leave_one_out=leave_one_out) for m in found]
+    for merge in partition(k, n, alpha, groups=1).history:
+        worth = [total(k, n, alpha, m) for m in found]
         benefit = {
-            (x, y): total(k, n, alpha, [*found[x], *found[y]], leave_one_out=leave_one_out) - worth[x] - worth[y]
+            (x, y): total(k, n, alpha, [*found[x], *found[y]]) - worth[x] - worth[y]
             for x, y in itertools.combinations(range(len(found)), 2)
         }
         x, y = max(benefit, key=lambda p: benefit[p])
         assert merge.merge == (found[x][0], found[y][0])
         assert merge.benefit == pytest.approx(benefit[x, y], abs=1e-8)
         found[x] += found.pop(y)
-        everybody = utilities(k, n, alpha, found, leave_one_out=leave_one_out)
+        everybody = utilities(k, n, alpha, found)
         assert merge.utility == pytest.approx(sum(everybody.values()), rel=1e-9, abs=1e-6)
 
 
@@ -153,12 +146,11 @@ def test_opposite_gradients_leave_a_group_without_direction() -> None:
 # ---------------------------------------------------------------- invariants
 
 
-@pytest.mark.parametrize("leave_one_out", [False, True])
-def test_identical_gradients_are_one_group_for_any_alpha_above_zero(leave_one_out: bool) -> None:
+def test_identical_gradients_are_one_group_for_any_alpha_above_zero() -> None:
     k = of(torch.ones(7, 3))
     n = [3, 5, 8, 1, 9, 2, 4]
-    assert partition(k, n, 1e-6, leave_one_out=leave_one_out).groups == (tuple(range(7)),)
-    assert len(partition(k, n, 0.0, leave_one_out=leave_one_out).groups) == 7
+    assert partition(k, n, 1e-6).groups == (tuple(range(7)),)
+    assert len(partition(k, n, 0.0).groups) == 7
 
 
 # ---------------------------------------------------------------- ties, fixed groups, the whole tree

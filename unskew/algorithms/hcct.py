@@ -293,7 +293,6 @@ class HCCT:
         group_buffers: BatchNorm's statistics of a group: its members' "mean", or those of the "first" client of all,
             whatever group that is in.  With `include_buffers` its gradient has them, too.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
-        leave_one_out: Compare a client with the rest of its group only; an ablation.
         rational: A client that would be worse off in its group than alone leaves it, after a partition.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
@@ -305,7 +304,7 @@ class HCCT:
             Algorithm 1 with the experiment's optimiser.
 
     Raises:
-        ConfigError: If alpha is negative or not finite, or `leave_one_out` would need another client's part.
+        ConfigError: If alpha is negative or not finite.
     """
 
     local: SgdConfig = SgdConfig()
@@ -321,7 +320,6 @@ class HCCT:
     include_buffers: bool = False
     group_buffers: Literal["mean", "first"] = "mean"
     normalize: Literal["sum", "mean"] = "sum"
-    leave_one_out: bool = False
     rational: bool = False
     personal: tuple[str, ...] = ()
     averaged_heads: bool = False
@@ -333,11 +331,6 @@ class HCCT:
     def __post_init__(self) -> None:
         if self.alpha != "auto":
             cluster.check_alpha(self.alpha)
-        if self.leave_one_out and self.copies:
-            raise ConfigError(
-                "leave_one_out compares a client with the others of its group, but with include_buffers and "
-                'group_buffers = "first" part of the group is another client\'s; set group_buffers = "mean"'
-            )
 
     # ------------------------------------------------------------------ the server
     def init(self, params: Params, fed: Federation) -> HCCTState:
@@ -521,7 +514,6 @@ class HCCT:
                 [n[i] for i in chosen],
                 tuple(alpha[i] for i in chosen) if isinstance(alpha, tuple) else alpha,
                 groups=None if self.groups is None else min(self.groups, len(chosen)),
-                leave_one_out=self.leave_one_out,
                 whole=len(chosen) <= SHOWN,
             )
             by_row = [[chosen[i] for i in g] for g in partition.groups]
@@ -529,7 +521,7 @@ class HCCT:
             history, beyond = _named(partition.history, name), _named(partition.beyond, name)
             alone = {**{name[i]: why for i, why in partition.alone.items()}, **alone}
             if self.rational:
-                by_row, left = cluster.leave(products, n, alpha, by_row, leave_one_out=self.leave_one_out)
+                by_row, left = cluster.leave(products, n, alpha, by_row)
                 alone |= {clients[i]: "it would be worse off in its group" for i in left}
         else:
             row_of = {c: i for i, c in enumerate(clients)}
@@ -540,7 +532,7 @@ class HCCT:
         asked = set(chosen)
         waiting = [i for i in new if i not in asked]
         if waiting and self.placement == "greedy":
-            rowwise, inserted = cluster.insert(products, n, alpha, by_row, waiting, leave_one_out=self.leave_one_out)
+            rowwise, inserted = cluster.insert(products, n, alpha, by_row, waiting)
             by_row = [list(g) for g in rowwise]
             at = [None if p.group is None else clients[p.group] for p in inserted]
             placed = tuple(Placement(clients[p.client], c, p.benefit) for p, c in zip(inserted, at, strict=True))
@@ -775,14 +767,10 @@ class HCCT:
             # A client that does not move agrees with no other, and is in a larger group only until the next partition.
             moved = {c for c, i in row.items() if bool(basis.gram[i, i] > 0)}
             groups = [[row[c] for c in g if c in (moved if len(g) > 1 else row)] for g in state.groups]
-            by_row = cluster.utilities(
-                basis.products(), basis.n, alpha, [g for g in groups if g], leave_one_out=self.leave_one_out
-            )
-            for i, value in by_row.items():
+            judged = basis.products(), basis.n, alpha, [g for g in groups if g]
+            for i, value in cluster.utilities(*judged).items():
                 utility[basis.clients[i]] = _finite(value)
-            if not self.leave_one_out:
-                rows = cluster.restless(basis.products(), basis.n, alpha, [g for g in groups if g])
-                restless = tuple(basis.clients[i] for i in rows)
+            restless = tuple(basis.clients[i] for i in cluster.restless(*judged))
             if state.clients <= SHOWN:
                 cosines = cluster.cosines(basis.gram).tolist()
                 similarity = tuple(tuple(_finite(v, 4) for v in values) for values in cosines)

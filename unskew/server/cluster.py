@@ -173,7 +173,6 @@ def partition(
     alpha: Alpha,
     *,
     groups: int | None = None,
-    leave_one_out: bool = False,
     whole: bool = False,
 ) -> Grouping:
     """Run Algorithm 2.
@@ -184,8 +183,6 @@ def partition(
         alpha: alpha of (9); finite, >= 0.
         groups: Fixed number of groups to merge to, whatever the benefits; incomparable clients count, so there may be
             more.
-        leave_one_out: Compare a client with the rest of its group, not the whole; a single client agrees with itself.
-            An ablation: O(N^2) per benefit instead of O(1).
         whole: Also report the merges beyond the result.
 
     Raises:
@@ -202,8 +199,7 @@ def partition(
     if not len(used):
         return Grouping(tuple((i,) for i in range(count)), (), (), alone)
     rest = sum(_alone(weight[i], n[i]) for i in alone)
-    kind = _LeaveOneOut if leave_one_out else _Groups
-    state = kind(products.rows(used.tolist()), np.array([float(n[i]) for i in used]), weight[used])
+    state = _Groups(products.rows(used.tolist()), np.array([float(n[i]) for i in used]), weight[used])
     target = 1 if groups is None else max(1, groups - len(alone))
     merges, beyond = list[GroupMerge](), list[GroupMerge]()
     kept: list[list[int]] | None = None
@@ -227,8 +223,6 @@ def insert(
     alpha: Alpha,
     groups: Sequence[Sequence[int]],
     arrivals: Sequence[int],
-    *,
-    leave_one_out: bool = False,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Placement, ...]]:
     """Place arrivals one by one into groups that otherwise stay unchanged (15), (16).
 
@@ -237,7 +231,7 @@ def insert(
     incomparable member are not joined.
 
     Args:
-        products, n, alpha, leave_one_out: Arguments as in `partition`, for all clients.
+        products, n, alpha: Arguments as in `partition`, for all clients.
         groups: Groups of row numbers.
         arrivals: Row numbers that are in no group.
 
@@ -249,7 +243,7 @@ def insert(
     ordered = [sorted(g) for g in sorted(map(sorted, groups))]
 
     def total(members: Sequence[int]) -> float:
-        return sum(utilities(products, n, weight, [members], leave_one_out=leave_one_out).values())
+        return sum(utilities(products, n, weight, [members]).values())
 
     placed = []
     for c in arrivals:
@@ -275,8 +269,6 @@ def utilities(
     n: Sequence[int],
     alpha: "Alpha | Floats",
     groups: Iterable[Sequence[int]],
-    *,
-    leave_one_out: bool = False,
 ) -> dict[int, float]:
     """Compute the utility of each client in these groups by (9), as Algorithm 2 does; -inf without examples."""
     weight = alpha if isinstance(alpha, np.ndarray) else alphas(alpha, n)
@@ -291,7 +283,7 @@ def utilities(
         d = np.array([float(n[i]) for i in g])
         block, own = among[np.ix_(rows, rows)], squares[rows]
         scale = (d @ np.sqrt(block.diagonal())) ** 2
-        similar = _similar(toward[np.ix_(rows, rows)] @ d, d @ block @ d, d, own, scale, leave_one_out)
+        similar = _similar(toward[np.ix_(rows, rows)] @ d, d @ block @ d, own, scale)
         out.update({int(i): float(s - weight[i] / d.sum()) for i, s in zip(rows, similar, strict=True)})
     return out
 
@@ -318,7 +310,7 @@ def restless(
         scale = (d[rows] @ np.sqrt(among.diagonal()[rows]) + d * np.sqrt(among.diagonal())) ** 2
         apart = np.isfinite(own) & (own > 0.0) & np.isfinite(inner) & np.isfinite(square)
         apart[rows] = False
-        similar = _similar(inner[apart], square[apart], d[apart], own[apart], scale[apart], False)
+        similar = _similar(inner[apart], square[apart], own[apart], scale[apart])
         best[apart] = np.maximum(best[apart], similar - weight[apart] / (d[rows].sum() + d[apart]))
     now = utilities(products, n, weight, groups)
     return tuple(sorted(i for i, u in now.items() if best[i] > u + TIE))
@@ -329,8 +321,6 @@ def leave(
     n: Sequence[int],
     alpha: Alpha,
     groups: Sequence[Sequence[int]],
-    *,
-    leave_one_out: bool = False,
 ) -> tuple[list[list[int]], tuple[int, ...]]:
     """Take clients worse off than alone out of their groups, the worst first, until none is left.
 
@@ -340,7 +330,7 @@ def leave(
     kept, left, weight = [list(g) for g in groups], list[int](), alphas(alpha, n)
     for g in [g for g in kept if len(g) > 1]:
         while len(g) > 1:
-            by = utilities(products, n, weight, [g], leave_one_out=leave_one_out)
+            by = utilities(products, n, weight, [g])
             loss = {i: _alone(weight[i], n[i]) - u for i, u in by.items()}
             worst = max(loss, key=lambda i: loss[i])
             if loss[worst] <= TIE:
@@ -397,18 +387,15 @@ def _alone(alpha: float, n: int) -> float:
     return 1.0 - alpha / n if n > 0 else -math.inf
 
 
-def _similar(inner: Any, square: Any, d: Any, own: Any, scale: Any, leave_one_out: bool) -> Floats:
+def _similar(inner: Any, square: Any, own: Any, scale: Any) -> Floats:
     """Compute the cosine of clients with their groups, elementwise.
 
     Args:
         inner: <g_i, S_C>.
         square: |S_C|^2.
-        d, own: D_i and |g_i|^2.
+        own: |g_i|^2.
         scale: (sum over C of D_k |g_k|)^2.
-        leave_one_out: Take D_i g_i out of S_C first.
     """
-    if leave_one_out:
-        inner, square = inner - d * own, square - 2.0 * d * inner + d * d * own
     there = square > CANCELLED * scale
     cosines: Floats = np.where(there, inner / np.sqrt(own * np.where(there, square, 1.0)), 0.0)
     return cosines
@@ -494,16 +481,3 @@ class _Groups:
         """Find the largest benefit of row `i`."""
         self.at[i] = i + np.argmax(self.benefit[i, i:])
         self.largest[i], self.stale[i] = self.benefit[i, self.at[i]], False
-
-
-class _LeaveOneOut(_Groups):
-    """The same, each client compared with the others of its group: an ablation, which adds up every union anew."""
-
-    def __init__(self, products: Products, d: Floats, a: Floats) -> None:
-        self.products, self.size = products, d.astype(int).tolist()
-        super().__init__(products, d, a)
-
-    def similar(self, i: int) -> Floats:
-        free, unions = np.zeros(len(self.size)), ([*self.members[i], *g] for g in self.members)
-        each = (utilities(self.products, self.size, free, [union], leave_one_out=True) for union in unions)
-        return np.array([sum(by_client.values()) for by_client in each])
