@@ -51,15 +51,6 @@ def gain(before: Tensor, after: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- permitted moves
-def outage(gamma: Tensor, gamma_min: float) -> Tensor:
-    """Probability that a link of expected spectral efficiency `gamma` falls below `gamma_min` under fading (eq. 4).
-
-    Both in bit/s/Hz.  1 where there is no link.  At gamma_min = 1 it is at most 5 % from 12.90 dB of mean SNR on.
-    """
-    snr = torch.exp2(gamma.double()) - 1.0
-    return torch.where(snr > 0, -torch.expm1((1.0 - 2.0**gamma_min) / snr), 1.0)
-
-
 def feasible(gamma: Tensor, gamma_min: float, rule: Feasibility) -> Tensor:
     """Find the links that may carry a model, shaped as `gamma` (16e, 18e); none without spectral efficiency."""
     least = gamma_min if rule in ("qos", "both") else 0.0

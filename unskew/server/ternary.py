@@ -115,16 +115,6 @@ def golomb_parameter(q: float) -> int:
     return max(1 + math.floor(math.log2(math.log((math.sqrt(5.0) - 1.0) / 2.0) / math.log1p(-q))), 0)
 
 
-def position_bits(q: float) -> float:
-    """Expected bits of one position (eq. 3).
-
-    >>> round(position_bits(1 / 400), 2)
-    10.11
-    """
-    b = golomb_parameter(q)
-    return b + 1.0 / (1.0 - math.pow(1.0 - q, 1 << b))
-
-
 def pack(positions: Sequence[Positions], n: Sequence[int], signs: Bits | None = None) -> Bits:
     """Encode positions in blocks of sizes `n`, each ascending, and a sign bit per entry, as bytes."""
     quotients, remainders = [], []
