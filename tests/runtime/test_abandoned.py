@@ -96,6 +96,17 @@ def test_the_privacy_that_an_abandoned_round_spent_stays_spent(wrapper: Any, spe
     assert (spent(one), spent(two)) == (dict.fromkeys(range(6), 1), dict.fromkeys(range(6), 2))
 
 
+def test_compression_around_noise_goes_on_after_an_abandoned_round() -> None:
+    """The noise inside counts three uploads, the compression outside the two that came."""
+    method = us.wrap(FedAvg(local=LOCAL), us.LocalDP(), us.TopK(0.5))
+    sim = simulator("fedavg", NETWORK, method=method, outage=Late(), **ALL)
+    state: Any = sim.start()
+    for t in (1, 2, 3):
+        state, _ = sim.attempt(state, t)
+    assert state.heard == dict.fromkeys(range(6), 2)
+    assert state.of.asked == dict.fromkeys(range(6), 3)
+
+
 @dataclass(frozen=True)
 class Greedy(FedAvg):
     """A method that needs more replies than it asks for."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 
 from torch import Tensor
 
-from unskew.errors import ConfigError, ProtocolError, WireError
+from unskew.errors import ConfigError, ProtocolError, QuorumError, WireError
 from unskew.protocol import Ask, ClientId, Collect, Federation, Layout, Me, Plan, Step, UploadMark, hook, steps_of
 from unskew.reduction import Reduced, Within
 from unskew.tree import Params, check_unchanged, form_of, hints_of, is_record, is_record_type, marks
@@ -259,7 +259,12 @@ class UploadWrapper(Wrapper):
             }
 
         plan = method.round(state.of if self.Memory else state, fed)
-        new = yield from through(plan, change_request, change_answer)
+        try:
+            new = yield from through(plan, change_request, change_answer)
+        except QuorumError as error:
+            if self.Memory and error.state is not None:  # clients forget the round, so that what they heard stays
+                error.state = replace(state, of=error.state)
+            raise
         return self.State(new, heard) if self.Memory else new
 
     def restored(self, fields: tuple[Upload, ...], reply: Any, model: Params, layout: Layout) -> Any:
