@@ -13,7 +13,7 @@ from torch import Tensor
 
 import unskew as us
 from unskew.algorithms.fedavg import FedAvg, ModelMessage, ModelReply
-from unskew.errors import ConfigError, ProtocolError, QuorumError
+from unskew.errors import ConfigError, DivergedError, ProtocolError, QuorumError
 from unskew.protocol import ClientId, Federation, Fitted, Me, Model, Plan, Step, ask, drive, sgd, step
 from unskew.reduction import Each, MeanOf
 from unskew.tree import Params
@@ -156,7 +156,7 @@ FORGER = 2
     [
         (torch.zeros_like, "no vector of its examples"),
         (lambda v: torch.cat([v[:1] * 2, v[1:]]), "no vector of its examples"),
-        (lambda v: torch.cat([v[:-1], torch.tensor([1 << 40])]), "numbers beyond clip = 8"),
+        (lambda v: torch.cat([v[:-1], torch.tensor([1 << 40])]), "numbers beyond 128"),
         (lambda v: torch.randint(-(1 << 62), 1 << 62, v.shape), "no vector of its examples"),
     ],
     ids=["zeros", "another weight", "too large", "noise"],
@@ -169,14 +169,22 @@ def test_a_sum_that_no_vectors_have_is_no_model(forge: Any, says: str) -> None:
 
 def test_sums_that_could_exceed_their_whole_numbers_are_refused() -> None:
     """2^31 examples of a cohort times an entry of 2^7 / 2^-24 = 2^31 are 2^62: twice as many would have no room."""
-    model, by = {"w": torch.zeros(2)}, SecureSum(clip=128.0)
-    reply = ModelReply({"w": torch.full((2,), 200.0)}, 2**30)
+    model, by = {"w": torch.zeros(2)}, SecureSum()
+    reply = ModelReply({"w": torch.full((2,), 128.0)}, 2**30)
     send = functools.partial(by.vector, uploads_of(FedAvg(local=LOCAL), "train"), reply)
     assert send(SecureMessage(ModelMessage(model), (0, 1), (("params", "n"),))).tolist() == [2**30, 1, 2**61, 2**61]
     with pytest.raises(
         ProtocolError, match=f"{2**30} examples of one of 3 clients are more than a secure sum has room"
     ):
         send(SecureMessage(ModelMessage(model), (0, 1, 2), (("params", "n"),)))
+
+
+@pytest.mark.parametrize("odd", [128.1, -200.0, float("inf"), float("nan")])
+def test_no_entry_is_cut_unseen(odd: float) -> None:
+    reply = ModelReply({"w": torch.tensor([1.0, odd])}, 4)
+    message = SecureMessage(ModelMessage({"w": torch.zeros(2)}), (0, 1, 2), (("params", "n"),))
+    with pytest.raises(DivergedError, match="NaN or moves w by more than 128"):
+        SecureSum().vector(uploads_of(FedAvg(local=LOCAL), "train"), reply, message)
 
 
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:

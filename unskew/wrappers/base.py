@@ -127,6 +127,10 @@ class Wrapper:
         kept = hook(method, "amend")(name, self.client(method, me), msg, reply, sent, kept)
         return replace(memory, of=kept) if self.Memory else kept
 
+    def remember(self, memory: Any, kept: Any) -> Any:
+        """Return a client's memory after a step that this wrapper leaves alone: its own fields stay."""
+        return self.Memory(kept) if memory is None else replace(memory, of=kept)
+
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
         """Return the wrapper's own steps by name, annotated as a method's; they get the wrapper's memory."""
         return {}
@@ -267,7 +271,7 @@ class Wrapped:
 
         def with_own(result: tuple[Any, Any]) -> tuple[Any, Any]:
             reply, kept = result
-            return reply, self.by.remember(memory, kept)  # type: ignore[attr-defined]
+            return reply, self.by.remember(memory, kept)
 
         if not isinstance(answer, types.GeneratorType):
             return with_own(answer)

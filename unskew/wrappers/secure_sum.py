@@ -16,13 +16,13 @@ Exchanges  1  each client makes two pairs of keys and b_k, and sends the public 
 Losses     A client that misses an exchange is gone.  If fewer than t are left, the sum is lost and the round abandoned.
            The server learns nothing: fewer than t clients' shares never make those clients' own secrets, and their next
            sum has other secrets.
-Numbers    An update's entry is clipped to +-`clip`, rounded to a multiple of 2^-24 and multiplied by the client's
-           examples, a whole number.  Sums are exact; clipping aside, a mean is off by at most 2^-25.
+Numbers    An update's entry is rounded to a multiple of 2^-24 and multiplied by the client's examples, a whole number.
+           Sums are exact, so that a mean is off by at most 2^-25.  An entry beyond `RANGE` counts as divergence.
 Built on   cryptography and PyCryptodome: ECDH with HKDF, Shamir shares, authenticated encryption.
            G is SHAKE-256, as in `Key.bits`.
 Lies       A client that sends malformed keys, shares or vectors is refused, or the round begins again without it.  Each
            sends SHA-256 of b_k with its public keys, which exposes a secret made from wrong shares.  A sum that no
-           vectors within `clip` can have is noticed too.  Any vector within `clip` passes: nobody sees it.  Clients
+           vectors within `RANGE` can have is noticed too.  Any vector within it passes: nobody sees it.  Clients
            trust only that the keys are other clients'.  They refuse repeated keys, a threshold below `least` of those
            that share keys, fewer members or summands than that, and any repeat.  In a deployment each binds itself to
            the clients of the first sum that it unmasks in a round.  A repeated round then sums the same clients or
@@ -80,6 +80,8 @@ from unskew.wrappers.uploads import (
 M = TypeVar("M")
 UNIT = 2.0**-24
 """Step of the fixed-point numbers."""
+RANGE = 2.0**7
+"""Largest size of an update's entry."""
 MOST = 2**31
 """Bound on the examples of a cohort together: sums of 2^31 examples times entries of 2^7 / 2^-24 stay below 2^63."""
 SHARE_BYTES = 4 + 48
@@ -215,7 +217,6 @@ class SecureSum(Wrapper):
     has four exchanges, each of which may lose a client.  A reply's fields marked `Each` are sent in clear.
 
     Attributes:
-        clip: Largest size of an update's entry; larger ones are cut to it.
         threshold: Share of the cohort that must stay to the end, over one half; with fewer, the round leaves the model
             as it was.
     """
@@ -224,7 +225,6 @@ class SecureSum(Wrapper):
     Reply: ClassVar[Any] = SecureReply
     Memory: ClassVar[Any] = SecureMemory
 
-    clip: Annotated[float, Interval(gt=0.0, le=128.0)] = 8.0
     threshold: Annotated[float, Interval(ge=0.5, le=1.0)] = 2 / 3
 
     # ------------------------------------------------------------------ what it can stand around
@@ -415,9 +415,9 @@ class SecureSum(Wrapper):
             entries = total[start + 1 + len(model) : end]
             if end > len(total):
                 raise QuorumError("one of them sent fewer numbers than belong to the sum")
-            largest = weight * math.ceil(self.clip / UNIT)
+            largest = weight * int(RANGE / UNIT)
             if bool(((entries > largest) | (entries < -largest)).any()):
-                raise QuorumError(f"one of them sent numbers beyond clip = {self.clip:g}")
+                raise QuorumError(f"one of them sent numbers beyond {RANGE:g}")
             parts = torch.split(entries, [model[n].numel() for n in names])
             start = end
             sums[which] = (
@@ -470,20 +470,16 @@ class SecureSum(Wrapper):
             vector += _sign(me.id, peer) * _stream(primitives.agreed(secret, memory.keys[peer].masks), length)
         fields, model, amend = uploads_of(method, name), sent_model(msg.of) or {}, hook(method, "amend")
         if amend is not None:
-            updates = {n: (self.entries(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
+            updates = {n: (_steps(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
             kept = amend(name, me, msg.of, reply, with_updates(fields, reply, model, updates), kept)
         return SecureReply(emptied(fields, reply), vector), replace(memory, of=kept, members=msg.members)
-
-    def entries(self, moved: Tensor) -> Tensor:
-        """Cut an update's entries to `clip`, and count them in fixed-point steps."""
-        return (moved.detach().cpu().double().clamp(-self.clip, self.clip) / UNIT).round().long()
 
     def vector(self, fields: tuple[Upload, ...], reply: Any, msg: SecureMessage[Any]) -> Tensor:
         """Encode this client's part of each sum as whole numbers: its weight, its tensors, and weight times entries.
 
         Raises:
             ProtocolError: If its weight is too large for sums below 2^63.
-            DivergedError: If an entry is NaN.
+            DivergedError: If an entry is NaN or beyond `RANGE`.
         """
         model = sent_model(msg.of) or {}
         kinds = {field.path[0]: field.kind for field in fields}
@@ -498,9 +494,12 @@ class SecureSum(Wrapper):
             parts += [torch.tensor([weight]), torch.tensor([int(n in table) for n in model])]
             for n in (n for n in model if n in table):
                 moved = table[n] - model[n] if kinds[name] == "model" else table[n]
-                if bool(moved.isnan().any()):
-                    raise DivergedError(f"an update became NaN and cannot be summed ({n}); lower lr or server_lr")
-                parts.append(weight * self.entries(moved).flatten())
+                if not bool((moved.abs() <= RANGE).all()):
+                    raise DivergedError(
+                        f"an update became NaN or moves {n} by more than {RANGE:g}, the most that a secure sum has "
+                        "room for; lower lr or server_lr, or scale the inputs"
+                    )
+                parts.append(weight * _steps(moved).flatten())
         return torch.cat(parts)
 
     def steps(self, method: Any) -> dict[str, Callable[..., Any]]:
@@ -590,10 +589,6 @@ class SecureSum(Wrapper):
             f"About {100 * rounds:.2g} % of rounds keep fewer than {self.least(cohort)} of {cohort} and do not change "
             "the model; lower the threshold to make that rarer"
         )
-
-    def remember(self, memory: Any, kept: Any) -> Any:
-        """Return the memory after an untouched step."""
-        return SecureMemory(kept) if memory is None else replace(memory, of=kept)
 
 
 # ---------------------------------------------------------------- primitives, all of them others'
@@ -693,6 +688,11 @@ def _copied(keys: Mapping[ClientId, PublicKeys]) -> list[ClientId]:
     """Clients with a key that another one has, too."""
     owners = Counter(key for one in keys.values() for key in {one.shares, one.masks, one.own})
     return [c for c, one in keys.items() if max(owners[one.shares], owners[one.masks], owners[one.own]) > 1]
+
+
+def _steps(moved: Tensor) -> Tensor:
+    """Count an update's entries in fixed-point steps."""
+    return (moved.detach().cpu().double() / UNIT).round().long()
 
 
 def _weight(reply: Any, by: str) -> int:

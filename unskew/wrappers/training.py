@@ -1,7 +1,7 @@
 """Who trains, with which terms in the loss, and from which state of the optimiser: by your own function or value."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from unskew.errors import ConfigError, ProtocolError
@@ -108,7 +108,7 @@ class KeptStates(Generic[M]):
     """A client's memory: the method's, and optimiser states by step, place in it and trained tensors."""
 
     of: M
-    states: dict[str, Params]
+    states: dict[str, Params] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,3 @@ class KeepOptimizer(Wrapper):
         own = None if memory is None else memory.of
         reply, kept = yield from through(begin(me, msg, own), change_request, change_answer)
         return reply, KeptStates(kept, states)
-
-    def remember(self, memory: KeptStates[Any] | None, kept: Any) -> KeptStates[Any]:
-        """Return the memory after a step that trains nothing."""
-        return KeptStates(kept, {} if memory is None else memory.states)

@@ -13,6 +13,7 @@ Two such wrappers compose in either order: the first marks the numbers that it s
 changes those.
 """
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -63,9 +64,9 @@ class Residuals(Generic[M]):
     """
 
     of: M
-    residual: dict[str, Params]
-    before: dict[str, Params]
-    number: int
+    residual: dict[str, Params] = dataclasses.field(default_factory=dict)
+    before: dict[str, Params] = dataclasses.field(default_factory=dict)
+    number: int = 0
 
     def as_of(self, heard: int) -> dict[str, Params]:
         """Return what was left out after upload `heard`, the last that the server received."""
@@ -216,10 +217,6 @@ class UploadWrapper(Wrapper):
             reply, sent = (self.restored(fields, r, model, me.layout) for r in (reply, sent))
         kept = hook(method, "amend")(name, me, msg, reply, sent, memory.of if self.Memory else memory)
         return replace(memory, of=kept) if self.Memory else kept
-
-    def remember(self, memory: Any, kept: Any) -> Any:
-        """Return the memory after a step that sends nothing: what was left out stays."""
-        return self.Memory(kept, {}, {}, 0) if memory is None else replace(memory, of=kept)
 
     # ------------------------------------------------------------------ on the server
     def round(self, method: Any, state: Any, fed: Federation) -> Plan[Any]:
