@@ -144,31 +144,17 @@ class Privacy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortNoise:
-    """Noise on sums over cohorts, by which several trainings add up.
+class ReleaseNoise:
+    """Noise of each release, by which several trainings add up.
 
     Attributes:
-        multiplier: Standard deviation over the clipping norm, z, of all that a round releases together.
-        clients: Number of clients.
-        cohort: Clients of the largest cohort.
+        multiplier: Standard deviation over the distance by which what is covered moves a release.
+        sample: Number of clients, and of those in the largest cohort, where a server adds it to sums over cohorts.
+            Where clients add it themselves, the probability that an example is in a release, 1 for all of a client.
     """
 
     multiplier: Finite
-    clients: Count
-    cohort: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseByClients:
-    """Noise that clients add themselves, by which several trainings add up.
-
-    Attributes:
-        multiplier: Standard deviation over the distance by which what is covered moves a release, z.
-        share: Probability that an example is in a release, q; 1 if all of a client is.
-    """
-
-    multiplier: Finite
-    share: Finite
+    sample: Finite | tuple[Count, Count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,18 +166,16 @@ class PrivacyBudget(Info):
         clip: Clipping norm of an update in the next round; None if there is none.
         noise: Standard deviation of the last round's noise on every number.
         releases: Rounds, or uploads of the client asked most often, that the guarantee adds up.
+        each: The noise of each release.
         budget: Largest epsilon that may be spent; None is no limit.
-        sums: The noise of each release, where a server adds it to sums over cohorts.
-        by_clients: The noise of each release, where clients add it themselves.
     """
 
     privacy: Privacy
     clip: Finite | None
     noise: Finite
     releases: Count
+    each: ReleaseNoise
     budget: Finite | None = None
-    sums: CohortNoise | None = None
-    by_clients: NoiseByClients | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -925,8 +925,8 @@ class Hooks:
             of the same round that binds it to something else.
         as_they_come: True if its plan asks for `AsTheyCome`.
         planned: `planned(rounds, clients, cohort)`, the privacy that a run will spend, in words.
-        training_noise: `training_noise(seed, rounds, clients, cohort)`, `NoisedSums` or `ClientsNoise` of
-            `unskew.server.privacy`, which add up over a run's trainings.
+        training_noise: `training_noise(seed, rounds, clients, cohort)`, a `Training` of `unskew.server.privacy`, which
+            add up over a run's trainings.
         expected_losses: `expected_losses(lost, cohort)`, in words, if more is lost than replies with this probability.
         counts_steps: True if it counts a client's steps from its setting `local`; a wrapper that changes their number
             puts it there.

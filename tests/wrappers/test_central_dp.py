@@ -157,19 +157,19 @@ def test_epsilon_is_that_of_dp_accounting_for_the_event_made_by_hand() -> None:
 
 def test_trainings_of_the_same_clients_add_up() -> None:
     """Six Gaussian mechanisms of multiplier 4 / 2, three times each, are one of 2 / sqrt(18)."""
-    cells = [privacy.NoisedSums(seed, 4.0, 6, 6, 3, 1e-5) for seed in (0, 1, 2) for _ in range(2)]
+    cells = [privacy.Training("one client's data", seed, 2.0, (6, 6), 3, 1e-5) for seed in (0, 1, 2) for _ in range(2)]
     by_hand = dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(18), 1e-5)
     assert privacy.together_epsilon(cells, 1e-5) == pytest.approx(by_hand, rel=1e-9)
     (text,) = privacy.together(cells)
     assert text.startswith("all 6 trainings with noise on their sums together: epsilon 10.75 at")
-    assert privacy.together([*cells[:1], privacy.NoisedSums(1, 0.0, 6, 6, 3, 1e-5)]) == ()
-    own = privacy.ClientsNoise("one client's data", 2.0, 1.0, 3, 1e-5)
+    assert privacy.together([*cells[:1], cells[2]._replace(multiplier=0.0)]) == ()
+    own = cells[0]._replace(sample=1.0)
     assert privacy.together([cells[0], own, own._replace(covers="one example of a client")]) == ()
 
 
 def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another() -> None:
     """Two methods share a round's cohort, so their sums are one of multiplier z / sqrt(2) over one draw."""
-    one = privacy.NoisedSums(0, 4.0, 1000, 10, 50, 1e-6)
+    one = privacy.Training("one client's data", 0, 2.0, (1000, 10), 50, 1e-6)
     both, again = [one, one], [one, one._replace(seed=1)]
     shared = privacy.cohort_epsilon(4.0 / math.sqrt(2), 1000, 10, 50, 1e-6)
     assert privacy.together_epsilon(both, 1e-6) == pytest.approx(shared, rel=1e-9)
@@ -177,11 +177,11 @@ def test_cohorts_are_drawn_once_for_all_methods_of_a_seed_and_anew_for_another()
     assert privacy.together_epsilon(again, 1e-6) == pytest.approx(anew, rel=1e-9)
     assert anew < shared
     # One that ends sooner is together with the other in its own rounds alone, over the larger of both cohorts.
-    short = privacy.together_epsilon([one, one._replace(releases=20, cohort=5)], 1e-6)
+    short = privacy.together_epsilon([one, one._replace(releases=20, sample=(1000, 5))], 1e-6)
     assert short == pytest.approx(by_hand((4.0 / math.sqrt(2), 10, 20), (4.0, 10, 30)), rel=1e-9)
     assert privacy.together_epsilon([one], 1e-6) < short < shared
     # One with all clients in every round, under another seed, is a Gaussian mechanism of 40 / 2 in each of its ten.
-    everybody = one._replace(seed=1, noise_multiplier=40.0, cohort=1000, releases=10)
+    everybody = one._replace(seed=1, multiplier=20.0, sample=(1000, 1000), releases=10)
     assert privacy.together_epsilon([one, everybody], 1e-6) == pytest.approx(
         by_hand((4.0, 10, 50), (40.0, 1000, 10)), rel=1e-9
     )

@@ -289,13 +289,13 @@ def audit(experiment: Experiment, method: NamedMethod, runs: int | None = None, 
         claims.append(claim)
         if not log.releases:
             raise ConfigError(f"no round of {method.label} releases a model; let it train, and raise max_epsilon")
-        z = claim.sums.multiplier if claim.sums is not None else 2 * claim.by_clients.multiplier
+        z = 2 * claim.each.multiplier
         known = sum(float(sums[2]) for r in log.releases for sums in r.sums.values())
         runs = runs or min(100, math.ceil((z / 0.3) ** 2 / known))
     claim = max(claims, key=lambda c: c.privacy.bound)
     parts = _fits(log.releases, (1 - confidence) / 2)
     fault = (_repeated(log.releases, parts[0].clip, (1 - confidence) / 4) or _fault(parts, z)) if z else None
-    clients, cohort = (claim.sums.clients, claim.sums.cohort) if claim.sums is not None else (1, 1)
+    clients, cohort = claim.each.sample if isinstance(claim.each.sample, tuple) else (1, 1)
     multiplier = parts[0].most / parts[0].least if parts[0].least > 0 else math.inf
     lower = 0.0 if math.isinf(multiplier) else math.inf  # less noise than 0.01 the accountant takes for none
     if 0.01 <= multiplier < math.inf:

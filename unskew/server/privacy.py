@@ -100,7 +100,7 @@ def composed_epsilon(mechanisms: tuple[tuple[tuple[float, Sample], int], ...], d
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    mechanisms = tuple(m for m in mechanisms if m[1])
+    mechanisms = tuple(((z, _drawn(sample)), n) for (z, sample), n in mechanisms if n)
     if not mechanisms:
         return 0.0
     if not all(z for (z, _), _ in mechanisms):
@@ -124,35 +124,36 @@ def cohort_epsilon(noise_multiplier: float, clients: int, cohort: int, releases:
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    return composed_epsilon((((noise_multiplier / 2, _drawn(clients, cohort)), releases),), delta)
+    return composed_epsilon((((noise_multiplier / 2, (clients, cohort)), releases),), delta)
 
 
-class NoisedSums(NamedTuple):
-    """The noised sums of a training: its seed, z, N, the largest cohort M, a sum for each of T rounds, and delta."""
+class Training(NamedTuple):
+    """The noised releases of a training.
 
-    seed: int
-    noise_multiplier: float
-    clients: int
-    cohort: int
-    releases: int
-    delta: float
-
-
-class ClientsNoise(NamedTuple):
-    """The noise that clients add themselves in a training: what it covers, z, q, a client's mechanisms, and delta.
-
-    z is relative to how far the covered data move the sum, q is 1 without sampling, and the mechanisms are those of the
-    client with most.
+    Attributes:
+        covers: What the noise covers.
+        seed: The training's.
+        multiplier: Standard deviation of the noise over the distance by which what is covered moves a release.
+        sample: N and the largest cohort M of sums over cohorts.  Of noise that clients add themselves, q, 1 without
+            sampling.
+        releases: Number of sums, or of mechanisms of the client with most.
+        delta: Probability that belongs to epsilon.
     """
 
     covers: str
-    noise_multiplier: float
-    share: float
+    seed: int
+    multiplier: float
+    sample: Sample
     releases: int
     delta: float
 
+    @property
+    def of_sums(self) -> bool:
+        """True if the noise is on sums over cohorts."""
+        return isinstance(self.sample, tuple)
 
-def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
+
+def together(trainings: Iterable[Training]) -> tuple[str, ...]:
     """Say what trainings on the same clients cost together (eq. 4, 5), if two or more noised ones released something.
 
     There is one text for noise on sums, and one for each thing that clients' own noise covers.
@@ -160,47 +161,39 @@ def together(trainings: Iterable[NoisedSums | ClientsNoise]) -> tuple[str, ...]:
     Raises:
         ConfigError: If the accountant is not installed.
     """
-    noised = [t for t in trainings if t.noise_multiplier and t.releases]
-    sums = [t for t in noised if isinstance(t, NoisedSums)]
-    of_clients: dict[str, list[ClientsNoise]] = {}
-    for training in noised:
-        if isinstance(training, ClientsNoise):
-            of_clients.setdefault(training.covers, []).append(training)
+    alike: dict[tuple[bool, str], list[Training]] = {}
+    for t in trainings:
+        if t.multiplier and t.releases:
+            alike.setdefault((t.of_sums, t.covers), []).append(t)
     texts = []
-    if len(sums) > 1:
-        delta = min(t.delta for t in sums)
-        texts.append(
-            f"all {len(sums)} trainings with noise on their sums together: epsilon {together_epsilon(sums, delta):.4g} "
-            f"at delta {delta:g} for one client's data, for whoever sees the models of all"
-        )
-    for covers, own in of_clients.items():
-        delta = min(t.delta for t in own)
-        mechanisms: Counter[tuple[float, float]] = Counter()
-        for t in own:
-            mechanisms[t.noise_multiplier, t.share] += t.releases
-        if len(own) > 1:
+    for (of_sums, covers), several in alike.items():
+        if len(several) > 1:
+            delta = min(t.delta for t in several)
+            where, seen = (
+                ("on their sums", "the models of all") if of_sums else ("of the clients' own", "all that was sent")
+            )
             texts.append(
-                f"all {len(own)} trainings with noise of the clients' own together: epsilon "
-                f"{composed_epsilon(tuple(sorted(mechanisms.items())), delta):.4g} at most, at delta {delta:g}, for "
-                f"{covers}, for whoever sees all that was sent"
+                f"all {len(several)} trainings with noise {where} together: epsilon "
+                f"{together_epsilon(several, delta):.4g} at delta {delta:g} for {covers}, for whoever sees {seen}"
             )
     return tuple(texts)
 
 
-def together_epsilon(released: Sequence[NoisedSums], delta: float) -> float:
-    """Compute the joint epsilon of noised trainings on the same clients (eq. 4), one client's data replaced by others.
+def together_epsilon(trainings: Sequence[Training], delta: float) -> float:
+    """Compute the joint epsilon of noised trainings on the same clients (eq. 4, 5).
 
     Raises:
         ConfigError: If the accountant is not installed.
     """
+    draws: dict[Any, list[Training]] = {}
+    for i, t in enumerate(trainings):  # those of one seed draw the same cohorts, and clients draw noise anew
+        draws.setdefault(t.seed if t.of_sums else ("own", i), []).append(t)
     rounds: Counter[tuple[float, Sample]] = Counter()
-    for seed in {t.seed for t in released}:
-        own = [t for t in released if t.seed == seed]
+    for own in draws.values():
         for before, last in pairwise((0, *sorted({t.releases for t in own}))):
             at_once = [t for t in own if t.releases >= last]
-            z = sum(t.noise_multiplier**-2 for t in at_once) ** -0.5
-            sample = _drawn(max(t.clients for t in at_once), max(t.cohort for t in at_once))
-            rounds[z / 2, sample] += last - before
+            z = sum(t.multiplier**-2 for t in at_once) ** -0.5
+            rounds[z, max(t.sample for t in at_once)] += last - before
     return composed_epsilon(tuple(rounds.items()), delta)
 
 
@@ -208,8 +201,8 @@ ORDERS = (*range(2, 25), 28, 32, 40, 48, 64)
 """Orders of Renyi divergence: each gives a bound that holds.  Those above 64 take a second, and win below .5."""
 
 
-def _drawn(clients: int, cohort: int) -> Sample:
-    return (clients, cohort) if cohort < clients else 1.0
+def _drawn(sample: Sample) -> Sample:
+    return 1.0 if isinstance(sample, tuple) and sample[0] <= sample[1] else sample
 
 
 @functools.cache

@@ -33,7 +33,7 @@ import torch
 from annotated_types import Ge, Gt, Interval
 
 from unskew.errors import ConfigError, QuorumError
-from unskew.info import CohortNoise, Privacy, PrivacyBudget
+from unskew.info import Privacy, PrivacyBudget, ReleaseNoise
 from unskew.keys import Key
 from unskew.protocol import Ask, ClientId, Collect, Federation, Plan, SampleCount, hook, report_of
 from unskew.reduction import EACH, MeanOf, Reduced, Reduction, SumOf, Within
@@ -333,12 +333,13 @@ class CentralDP(Wrapper):
             return f"epsilon {self.max_epsilon:g}, its budget, is less than the {spent:.4g} that {rounds} rounds cost"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for one client's data after {rounds} rounds"
 
-    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.NoisedSums:
+    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.Training:
         """Return what a whole training will release, within the budget; several of them add up."""
         cohort, most, releases = min(cohort, clients), self.max_epsilon or math.inf, rounds
         while releases and self.epsilon(releases, clients, cohort) > most:
             releases -= 1
-        return privacy.NoisedSums(seed, self.noise_multiplier, clients, cohort, releases, self.delta)
+        z = self.noise_multiplier / 2
+        return privacy.Training("one client's data", seed, z, (clients, cohort), releases, self.delta)
 
     def info(self, method: Any, state: CentralState[Any]) -> tuple[object, ...]:
         """Report the method's own info and the privacy spent so far."""
@@ -363,7 +364,7 @@ class CentralDP(Wrapper):
                 noise=state.noise,
                 releases=state.releases,
                 budget=self.max_epsilon,
-                sums=CohortNoise(multiplier=self.noise_multiplier, clients=state.clients, cohort=state.cohort),
+                each=ReleaseNoise(multiplier=self.noise_multiplier / 2, sample=(state.clients, state.cohort)),
                 warnings=(stopped,) if state.stopped else (),
             ),
         )

@@ -28,7 +28,7 @@ import torch
 from annotated_types import Gt, Interval
 
 from unskew.errors import ConfigError, QuorumError
-from unskew.info import NoiseByClients, Privacy, PrivacyBudget
+from unskew.info import Privacy, PrivacyBudget, ReleaseNoise
 from unskew.protocol import (
     Ask,
     Federation,
@@ -172,10 +172,10 @@ class ClientNoise(Wrapper):
             return "no differential privacy, as there is no noise"
         return f"epsilon {spent:.4g} at delta {self.delta:g} for {self.covered} after {times} requests"
 
-    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.ClientsNoise:
+    def training_noise(self, method: Any, seed: int, rounds: int, clients: int, cohort: int) -> privacy.Training:
         """Return the noise of a whole training, cut short by the budget; several of them add up."""
         z, share, each = self.mechanisms(method)
-        return privacy.ClientsNoise(self.covered, z, share, each * self._within(method, rounds), self.delta)
+        return privacy.Training(self.covered, seed, z, share, each * self._within(method, rounds), self.delta)
 
     def _within(self, method: Any, rounds: int) -> int:
         most = self.most(method)
@@ -237,7 +237,7 @@ class ClientNoise(Wrapper):
             noise=self.noise_multiplier * self.clip if self.noise_multiplier else 0.0,
             releases=most * each,
             budget=self.max_epsilon,
-            by_clients=NoiseByClients(multiplier=z, share=share),
+            each=ReleaseNoise(multiplier=z, sample=share),
             warnings=(f"no drawn client has any privacy budget left, epsilon {self.max_epsilon}",)
             if state.stopped
             else (),

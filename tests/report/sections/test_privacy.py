@@ -10,7 +10,7 @@ import pytest
 import unskew as us
 from unskew.decide.forecast.plan import plan
 from unskew.experiment import config
-from unskew.info import ExampleBudget, Privacy, PrivacyBudget
+from unskew.info import ExampleBudget, Privacy, PrivacyBudget, ReleaseNoise
 from unskew.record.reader import info_of
 from unskew.report import charts, read
 from unskew.report.section import Chart
@@ -91,7 +91,7 @@ def test_trainings_with_the_clients_own_noise_add_up_in_plan_and_report(tmp_path
     }
     experiment = config.parse(table)
     texts = [
-        f"ll 2 trainings with noise of the clients' own together: epsilon {spent:.4g} at most, at delta 1e-05, for {of}"
+        f"ll 2 trainings with noise of the clients' own together: epsilon {spent:.4g} at delta 1e-05 for {of}"
         for spent, of in (
             (epsilon(30.0, 4, 1e-5), "one client's data"),
             (composed_epsilon((((5.0, 0.5), 8),), 1e-5), "one example of a client"),
@@ -135,9 +135,8 @@ def test_a_run_reports_what_each_round_has_spent(rows: Rows) -> None:
 def test_epsilons_are_drawn_beside_like_ones_and_of_seeds_the_largest(rows: Rows) -> None:
     def budget(epsilon: float, covers: str, delta: float, **more: Any) -> Any:
         kind = ExampleBudget if more else PrivacyBudget
-        return kind(
-            privacy=Privacy(epsilon, "", "", delta=delta, covers=covers), clip=1.0, noise=1.0, releases=1, **more
-        )
+        cost: dict[str, Any] = {"privacy": Privacy(epsilon, "", "", delta=delta, covers=covers), "releases": 1}
+        return kind(**cost, clip=1.0, noise=1.0, each=ReleaseNoise(multiplier=1.0, sample=1.0), **more)
 
     client, example = "all data of one client", "one example of a client, if it is replaced"
     spent = {

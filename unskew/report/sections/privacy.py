@@ -40,18 +40,14 @@ def draw(record: Record, methods: Sequence[str], marks: Mapping[str, str]) -> Se
         if isinstance(i, ExampleBudget) and i.spent
     ]
     noises = (_noise(seed, info) for seeds in ends.values() for seed, info in seeds.items())
-    words = " ".join([f"{lead}.", *map(sentence, accountant.together(filter(None, noises)))])
+    words = " ".join([f"{lead}.", *map(sentence, accountant.together(noises))])
     return Section("Differential privacy", words, figures(spent, marks), (_table(last), *by_client))
 
 
-def _noise(seed: int, info: PrivacyBudget) -> accountant.NoisedSums | accountant.ClientsNoise | None:
-    """The noise of a training by what it spent; None where the record does not say."""
+def _noise(seed: int, info: PrivacyBudget) -> accountant.Training:
+    """The noise of a training by what it spent."""
     delta = info.privacy.delta or math.nan
-    if (sums := info.sums) is not None:
-        return accountant.NoisedSums(seed, sums.multiplier, sums.clients, sums.cohort, info.releases, delta)
-    if (own := info.by_clients) is not None:
-        return accountant.ClientsNoise(_protected(info), own.multiplier, own.share, info.releases, delta)
-    return None
+    return accountant.Training(_protected(info), seed, info.each.multiplier, info.each.sample, info.releases, delta)
 
 
 def _protected(info: PrivacyBudget) -> str:
