@@ -17,7 +17,7 @@ ROOMS = [
     ("algorithms", "algorithms", 11_000, 10_925),
     ("wrappers, server", "wrappers server", 4_800, 5_658),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_133),
-    ("data", "data", 5_500, 8_250),
+    ("data", "data", 5_500, 8_249),
     ("tasks, models", "tasks models", 3_000, 3_523),
     ("run", "run experiment record", 5_500, 7_741),
     ("results", "results report history", 4_000, 5_967),
@@ -27,7 +27,7 @@ ROOMS = [
     ("papers", "papers", 3_200, 4_224),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_762),
     ("bench", "bench", 1_500, 1_669),
-    ("all of unskew/", "", 62_000, 77_500),
+    ("all of unskew/", "", 62_000, 77_499),
     ("tests/", "", 45_000, 44_853),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}

@@ -83,6 +83,10 @@ def unannotated(input_shape, num_classes, width=3):  # type: ignore[no-untyped-d
     return nn.Linear(input_shape[0], num_classes)
 
 
+def saying_otherwise(input_shape: Any, num_classes: Any) -> str:
+    raise AssertionError
+
+
 class Net(nn.Module):
     @classmethod
     def small(cls, input_shape: Any, num_classes: Any) -> "Net":
@@ -103,6 +107,11 @@ def test_a_function_without_annotation_counts_only_in_a_file_of_ones_own(
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(ConfigError, match="net without a return annotation"):
         models.build("installed_net:net", (4,), 2)
+
+
+def test_a_function_that_says_it_returns_something_else_is_no_network() -> None:
+    with pytest.raises(ConfigError, match="annotated to return one"):
+        models.build(f"{__name__}:saying_otherwise", (4,), 2)
 
 
 # ---------------------------------------------------------------- who may import what a file names

@@ -106,7 +106,7 @@ def test_no_patient_trains_and_tests_and_who_it_is_is_no_input(
     assert (len(tested), len(data.y_test)) == (2 * aside, 6 * aside)
     trained = data.patients if data.own_test is None else data.patients[~data.own_test]
     assert not tested & set(trained.tolist())
-    assert len(tested | set(trained.tolist())) == 20
+    assert us.describe(data).patients == len(tested | set(trained.tolist())) == 20
     table.write_csv(tmp_path / "t.csv")
     options = {**COLUMNS, **({} if test is None else {"test": test})}
     again = load(f"csv:{tmp_path / 't.csv'}", None, options, rules)

@@ -351,15 +351,14 @@ def describe(
 def of_dataset(data: Dataset) -> DataTable:
     """The table of a data set."""
     x, y, n = stored(data.x_train).numpy(), data.y_train.numpy(), len(data.y_train)
-    owners, patients = (None if of is None else of.numpy() for of in (data.owners, data.patients))
+    owners = None if data.owners is None else data.owners.numpy()
+    people = [of.numpy() for of in (data.patients, data.test_patients) if of is not None]
     if data.own_test is not None:
-        part = np.where(data.own_test.numpy(), TEST, TRAIN)
+        part, people = np.where(data.own_test.numpy(), TEST, TRAIN), people[:1]
     else:
         x, y = np.concatenate([x, stored(data.x_test).numpy()]), np.concatenate([y, data.y_test.numpy()])
         part = np.repeat([TRAIN, TEST], [n, len(y) - n])
         owners = None if owners is None else np.concatenate([owners, np.full(len(y) - n, -1)])
-        of_test = data.test_patients
-        patients = None if patients is None or of_test is None else np.concatenate([patients, of_test.numpy()])
     if data.targets is CLASS:
         y = np.array(labels_of(data.classes, data.label_type), object)[y]
         y = y.astype(np.int64) if data.label_type == "integer" else y
@@ -375,7 +374,7 @@ def of_dataset(data: Dataset) -> DataTable:
         target=data.outputs if y.ndim == 2 else (),
         owners=owners,
         clients=data.client_names,
-        patients=patients,
+        patients=np.concatenate(people) if people else None,
         patient_ids="network",
         part=part.astype(np.int8),
         kind=data.targets if data.targets is SURVIVAL else UNKNOWN,

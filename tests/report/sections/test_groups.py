@@ -171,3 +171,11 @@ def test_each_client_has_its_group_promise_and_accuracy(tmp_path: Path) -> None:
     ]
     assert [title for title, _ in flsc.head] == ["client", "group", "accuracy", "gain over alone"]
     assert flsc.entries[1].cells == ("1, 2", "80.0", "0.00")  # groups may overlap
+
+
+def test_merges_stand_in_order_and_those_that_were_not_made_last(folder: Path) -> None:
+    assert [(row.name, *row.cells) for row in groups.merges_table(_grouping(folder)).entries] == [
+        ("1", "0 and 1", "+1.5", "made"),
+        ("2", "0 and 2", "+0.25", "made"),
+        ("3", "0 and 3", "−0.5", "not made"),
+    ]

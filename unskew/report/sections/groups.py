@@ -250,9 +250,9 @@ def merges_table(g: GroupHistory) -> Table:
     cuts = [(t, judged) for t, judged in g.judged.items() if judged.history or judged.beyond]
     round, judged = cuts[-1] if cuts else (0, g.end)
     rows = []
-    for k, m in enumerate((*judged.history, *judged.beyond), start=1):
+    merges = [(m, "made") for m in judged.history] + [(m, "not made") for m in judged.beyond]
+    for k, (m, state) in enumerate(merges, start=1):
         benefit = "–" if m.benefit is None else f"{m.benefit:+.3g}".replace("-", "−")
-        state = "made" if k <= len(judged.history) else "not made"
         rows.append((str(k), " and ".join(g.clients[c] for c in m.merge), benefit, state))
     head = ["merge", "the groups of", "benefit", "result"]
     return table(f"How the groups of {g.method} formed, seed {g.seed}, round {round}", head, rows, "", [1, 3])
