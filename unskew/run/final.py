@@ -6,6 +6,7 @@ result of each test row under its client's own model, which tests a client's gai
 
 import statistics
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.federated import FederatedData
 from unskew.data.manifest import Ragged
 from unskew.data.patients import fewest_of_a_class
-from unskew.info import Info, OneClassModels, RecallByClass, WorseThanConstant
+from unskew.info import Info, OneClassModels, RankedClasses, RecallByClass, WorseThanConstant
 from unskew.local.executor import Columns, EvalJob
 from unskew.local.trainer import LocalTrainer
 from unskew.protocol import ClientId
@@ -68,7 +69,10 @@ class GlobalPredictions(Observer):
                 yield Info(warnings=(text,))
         if kind.report is not None:
             outputs, targets = (column.cpu().numpy() for column in predicted[-2:])
-            if (report := kind.report(outputs.astype(np.float64), targets)) is not None:
+            report = kind.report(outputs.astype(np.float64), targets)
+            if isinstance(report, RankedClasses) and kind.probabilities is None:  # of another loss
+                report = replace(report, likely=(), happened=())
+            if report is not None:
                 yield report
 
 

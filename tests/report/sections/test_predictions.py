@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 import unskew as us
 from unskew.info import PredictedNumbers, RankedClasses, RecallByClass
@@ -33,21 +34,29 @@ def test_points_of_two_classes_by_hand() -> None:
     assert ranked(np.zeros((2, 1)), np.array([1, 1])) is None
 
 
+def hinge(outputs: Tensor, y: Tensor) -> Tensor:
+    """A loss whose outputs are no log odds, so that no calibration is drawn of them."""
+    return (1 - (2 * y - 1) * outputs[:, 0]).clamp(min=0)
+
+
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("kind", "titles"),
     [
         ("regression", ["Predicted against true"]),
         ("binary", ["ROC curve", "Precision and recall", "Calibration", "Confusion, FedAvg"]),
+        ("binary, hinge", ["ROC curve", "Precision and recall", "Confusion, FedAvg"]),
         ("survival", []),
     ],
 )
 def test_a_report_draws_what_its_kind_of_task_makes_of_predictions(
     kind: str, titles: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    kind, _, loss = kind.partition(", ")
     folder = tmp_path_factory.mktemp("run") / "run"
     y = {"regression": X[:, 0], "binary": X[:, 0] > 0, "survival": np.stack([X[:, 0] ** 2, X[:, 1] > 0], 1)}[kind]
-    us.simulate(METHODS, data=(X, y), task=kind, split=us.IID(num_clients=2), rounds=1, out=folder, progress=False)
+    us.simulate(METHODS, data=(X, y), task=kind, loss=hinge if loss else None, split=us.IID(num_clients=2), rounds=1,
+                out=folder, progress=False)  # fmt: skip
     record = read(folder)
     section = predictions.section(record, list(METHODS), charts.colours(list(METHODS)))
     assert [chart.title for chart in section.charts] == titles if section else not titles

@@ -106,10 +106,7 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
     dots = base.transform_filter("!datum.guide").mark_point(filled=True, size=14, opacity=0.6, tooltip=True)
     colour = charts.by_name({m: marks[m] for m in shown}, "panel")
     drawn = charts.faceted(alt.layer(diagonal, dots.encode(color=colour)), list(shown), 2, height=220)
-    errors = {m: (abs(p - t) for p, t in zip(i.predicted, i.true, strict=True)) for m, i in shown.items()}
-    worst = "; ".join(f"{m} {statistics.fmean(of):.3g}" for m, of in errors.items())
-    caption = f"A dot is a test example; on the line the prediction is right. Mean absolute error: {worst}."
-    return Chart("Predicted against true", caption, drawn)
+    return Chart("Predicted against true", "A dot is a test example; on the line the prediction is right.", drawn)
 
 
 def ranked_charts(ranked: Mapping[str, RankedClasses], marks: Mapping[str, str], second: str) -> list[Chart]:
@@ -121,11 +118,11 @@ def ranked_charts(ranked: Mapping[str, RankedClasses], marks: Mapping[str, str],
     share = next(iter(ranked.values())).share
     precision = charts.square(charts.points(ranked, "recall", "precision"), marks, "recall", "precision", level=share)
     level = f"Up and right is better; the line is the share of {second}, {100 * share:.1f} %. Average: {precise}."
-    return [
-        roc_chart(ranked, marks, "ROC curve", f"Area: {areas}."),
-        Chart("Precision and recall", level, precision),
-        calibration_chart(ranked, marks, second, "Calibration", "A point is a tenth of the examples."),
-    ]
+    drawn = [roc_chart(ranked, marks, "ROC curve", f"Area: {areas}."), Chart("Precision and recall", level, precision)]
+    if any(i.likely for i in ranked.values()):
+        words = "A point is a tenth of the examples."
+        drawn.append(calibration_chart(ranked, marks, second, "Calibration", words))
+    return drawn
 
 
 def roc_chart(
