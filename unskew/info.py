@@ -519,7 +519,8 @@ class RankedClasses(Info):
     Attributes:
         false_alarms, found: The ROC curve: shares of the first and of the second class above a threshold.
         recall, precision: Precision by recall.
-        likely, happened: Mean predicted probability of the second class, and its share, in tenths of the examples.
+        likely, happened: Mean predicted probability of the second class, and its share, in tenths of the examples;
+            empty if the loss gives no probabilities.
         area, average_precision: Areas under the two curves.
         share: Share of the second class.
     """
@@ -561,6 +562,7 @@ class Effects(Info):
         ratio: What the exponential of a coefficient is a ratio of; empty where effects are differences.
         rows: Training rows behind the errors.
         step: How far the farthest coefficient is from the maximum of the likelihood, in its standard errors.
+        of: The class whose odds these are; empty for other effects.
     """
 
     names: tuple[str, ...]
@@ -569,6 +571,7 @@ class Effects(Info):
     ratio: Literal["odds", "rate", "hazard", ""]
     rows: Count
     step: Finite
+    of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,6 +166,7 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
     _, info = run(tmp_path)
     report = info["Effects"]
     assert (report["names"], report["ratio"]) == (["age", "sex: m vs f", "noise"], "odds")
+    assert report["of"] == "1"  # of two words the odds are of the second in the alphabet, "well" and not "sick"
     for name, truth in (("age", 0.1), ("sex: m vs f", 1.0), ("noise", 0.0)):
         k = report["names"].index(name)
         assert abs(report["estimates"][k] - truth) < 3 * report["errors"][k], name

@@ -14,6 +14,7 @@ Sites       net benefit of acting from a probability t on (A. J. Vickers, E. B. 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -104,7 +105,8 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
         theta = by * theta
         theta[-1] += shift
     names, matrix = contrasts(dataset.inputs.columns)
-    return effects(theta, x, dataset.y_train[rows], names, matrix, *known) if names else None
+    report = effects(theta, x, dataset.y_train[rows], names, matrix, *known) if names else None
+    return replace(report, of=dataset.outputs[1]) if report and report.ratio == "odds" else report
 
 
 def linear_predictor(model: Params) -> Tensor | None:

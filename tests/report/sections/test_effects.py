@@ -1,11 +1,12 @@
 """Effects over seeds: Rubin's rules by hand, and what is said of a model that stopped short."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from unskew.info import Effects
-from unskew.report.sections.effects import Z, combined
+from unskew.report.sections.effects import Z, combined, forest
 
 
 def effects(estimate: float, error: float | None, ratio: str = "") -> Effects:
@@ -24,3 +25,9 @@ def test_a_ratio_is_the_exponential_and_an_effect_without_an_error_has_no_interv
     assert (one.value, one.low) == (pytest.approx(2), pytest.approx(2 * math.exp(-0.1 * Z)))
     (none,) = combined([effects(1.0, 0.5), effects(1.0, None)]).values()
     assert (none.low, none.high) == (None, None)
+
+
+def test_odds_are_said_to_be_of_their_class() -> None:
+    reports = [replace(effects(1.0, 0.5, "odds"), of="well")]
+    assert forest("FedAvg", reports).described.startswith("odds ratio for well: age 2.72 ")
+    assert forest("FedAvg", [effects(1.0, 0.5)]).described.startswith("difference in the target: age 1 ")

@@ -74,7 +74,8 @@ def combined(reports: Sequence[Effects]) -> dict[str, Effect]:
 
 
 def _what(reports: Sequence[Effects]) -> str:
-    return f"{reports[0].ratio} ratio" if reports[0].ratio else "difference in the target"
+    of = f" for {reports[0].of}" if reports[0].of else ""
+    return f"{reports[0].ratio} ratio{of}" if reports[0].ratio else "difference in the target"
 
 
 def _written(effect: Effect) -> str:
