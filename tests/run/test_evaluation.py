@@ -207,6 +207,15 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     assert any(note.endswith(" are of those clients that trained in the round.") for note in notes(reader.read(cohort)))
 
 
+def test_every_method_is_evaluated_on_the_same_honest_clients(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """That of pooled data, too, or its own mean and its difference would be over other clients."""
+    methods = "[[methods]]\nname = 'fedavg'\n[[methods]]\nname = 'centralised'"
+    attack = "world.attack={ name = 'sign_flip', fraction = 0.25 }"
+    run = loop.start(tiny("rounds=1", attack, methods=methods), tmp_path / "run").folder
+    assert len(clients_of(run, "fedavg", 1)) == 3
+    assert clients_of(run, "fedavg", 1) == clients_of(run, "centralised", 1)
+
+
 def test_the_cohort_of_an_early_end_survives_a_crash(
     tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

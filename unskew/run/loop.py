@@ -235,7 +235,7 @@ class _Loop:
         experiment, number = cell.experiment, cell.fed.num_clients
         trained = () if cell.pooled else cell.trained
         clients = evaluated_clients(experiment.evaluate_clients, number, experiment.cohort(number), cell.seed, trained)
-        return clients if cell.pooled else attack.honest(experiment.world.attack, clients, number, cell.seed)
+        return attack.honest(experiment.world.attack, clients, number, cell.seed)
 
     # ------------------------------------------------------------ beginnings
     @contextmanager
