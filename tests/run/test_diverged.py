@@ -10,6 +10,9 @@ import pytest
 import unskew
 from unskew.errors import DivergedError, RunError
 from unskew.experiment.config import Experiment
+from unskew.pricing.radio import price
+from unskew.pricing.summary import cost_summary
+from unskew.pricing.traffic import read
 from unskew.record.logs import rows
 from unskew.run import loop
 from unskew.run.cell import Observer
@@ -60,6 +63,14 @@ def test_the_other_methods_and_seeds_are_run_and_the_lost_ones_are_recorded(fold
     assert "undefined" not in results["fedavg"]
     assert (len(results["hot"]["seeds"]), results["hot"]["undefined"]) == (1, 1)
     assert "hopeless" not in {r["method"] for r in summary["rows"]}
+
+
+def test_what_diverged_has_no_price(folder: Path) -> None:
+    run = read(folder)
+    costs = cost_summary(run, price(run.trainings))
+    seeds = {row["method"]: len(row["seeds"]) for row in costs.rows if row["metric"] == "megabytes"}
+    assert seeds == {"fedavg": 2, "hot": 1}, "as in the table of results"
+    assert "hot, seed 1: round 2: global.loss became inf; lower lr or server_lr; its costs are left out" in costs.notes
 
 
 def test_resuming_gives_the_same_results_and_says_nothing_is_lost(

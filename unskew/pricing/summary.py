@@ -103,6 +103,7 @@ def _notes(run: RecordedRun, costs: Sequence[Cost]) -> list[str]:
     notes = []
     if not run.finished:
         notes.append(f"{run.folder} is not finished: these are its costs so far, over what came furthest")
+    notes += [f"{why}; its costs are left out" for why in run.diverged]
     pooled = dict.fromkeys(t.method for t in run.trainings if t.bound == "pooled")
     if pooled:
         notes.append(

@@ -14,6 +14,7 @@ from unskew.info import Passes
 from unskew.ledger import SERVER, Transfer
 from unskew.record import reader
 from unskew.record.logs import rows as recorded
+from unskew.record.logs import why_diverged
 from unskew.runtime.round import Effort
 from unskew.tasks.measure import Measure
 from unskew.world.channel import Radio
@@ -79,6 +80,7 @@ class RecordedRun:
         channel: The run's radio; None if it had none.
         finished: True if the run finished.
         other_channel: Name of the run's channel if it is no radio, and so has no price; None for even links.
+        diverged: Why trainings diverged, a sentence each; they are not among `trainings`.
     """
 
     folder: Path
@@ -91,6 +93,7 @@ class RecordedRun:
     channel: Radio | None
     finished: bool = True
     other_channel: str | None = None
+    diverged: tuple[str, ...] = ()
 
 
 def read(folder: Path) -> RecordedRun:
@@ -124,6 +127,7 @@ def read(folder: Path) -> RecordedRun:
             cell.bound,
         )
         for cell in record.cells
+        if cell.seed not in record.diverged_seeds(cell.method)
     )
     curves = {at: record.numbers.curve(*at, record.headline.shared) for at in cells}
     if (parameters := record.card.get("parameters")) is None:
@@ -131,7 +135,7 @@ def read(folder: Path) -> RecordedRun:
     channel, other = _channel(record)
     return RecordedRun(
         folder, record.name, trainings, record.headline, curves, record.cells[0].setting,
-        4 * parameters, channel, record.finished, other,
+        4 * parameters, channel, record.finished, other, tuple(map(why_diverged, record.diverged)),
     )  # fmt: skip
 
 
