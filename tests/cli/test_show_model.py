@@ -75,3 +75,13 @@ def test_an_exported_regression_says_how_outputs_become_the_target_s_unit(
     with torch.no_grad():
         outputs = model(model.unskew.inputs.prepare(x[:5]))[:, 0] * spread + mean
     assert us.predict(model, x[:5]) == pytest.approx(outputs.tolist())
+
+
+@pytest.mark.usefixtures("unreported")
+def test_several_numbers_have_a_scale_each(here: Path, unskew: Unskew) -> None:
+    y = np.stack([np.tile([0.0, 2.0], 30), np.tile([1.0, 5.0], 30)], 1)
+    us.simulate(us.FedAvg(), data=(y, y), split=us.IID(2), task="regression", rounds=1, out=here / "r", progress=False)
+    said = unskew("show", "r", "--model", "m.safetensors")
+    assert said.code == 0
+    shift, spread = us.load_model("m.safetensors").unskew.task.target_scale
+    assert f"y = out * {list(spread)} + {list(shift)}" in said.out

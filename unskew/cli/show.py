@@ -237,6 +237,7 @@ def _save_model(
     print(f"In Python: model = unskew.load_model({str(path)!r}); unskew.predict(model, x) takes raw inputs.")
     rate = (card.task.kind, card.task.loss) == ("regression", "poisson")
     if rate or card.task.target_scale is not None:
-        shift, scale = card.task.target_scale or (0.0, 1.0)
+        numbers = card.task.target_scale or (0.0, 1.0)
+        shift, scale = (list(of) if isinstance(of, tuple) else f"{of:.15g}" for of in numbers)
         seen = "exp(out)" if rate else "out"
-        print(f"Without unskew this network returns another scale: y = {seen} * {scale:.15g} + {shift:.15g}")
+        print(f"Without unskew this network returns another scale: y = {seen} * {scale} + {shift}")
