@@ -49,7 +49,6 @@ def test_it_begins(name: str, scale: str, tmp_path: Path) -> None:
     except (ConfigError, DataError) as error:
         missing = (
             "--scale paper needs all of",
-            "of CIFAR-100 are needed",
             "the package diffusers",
             "svhn was not found",
         )

@@ -22,7 +22,7 @@ from unskew.papers.study import Draft, merged
 from unskew.run.cell import Observer
 
 SEEDS = (0, 1)
-SUBCLASSES = config.read_toml(study.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["subclasses"]
+SUBCLASSES = config.read_toml(study.FOLDER / "feddistr.toml")["grounds"]["cifar100"]["draw"]["subclasses"]
 
 
 # ---------------------------------------------------------------- data
@@ -90,16 +90,17 @@ def hundred(root: Path, each: int) -> None:
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
-    changes = {"grounds": {"cifar100": {"per_subclass": 2}}}
-    asked = ReproductionRequest("feddistr/tradeoff", "paper", tmp_path, tmp_path, Observer(), changes)
-    task = feddistr.grounds(Draft.of(asked))["cifar100"]["task"]
+    (tmp_path / "cifar100-prior").mkdir()
+    asked = ReproductionRequest("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
+    ground = feddistr.grounds(Draft.of(asked))["photographs"]
+    assert ground["methods"]["feddistr"]["prior"] == str(tmp_path / "cifar100-prior")
     with np.load(tmp_path / "data" / "cifar100.npz") as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
         for brightness, label, domain in zip(fine, drawn["y_train"], drawn["domain_train"], strict=True):
             # The brightest of the file, 99, has become 255.
             assert round(brightness * 99 / 255) == SUBCLASSES[label][domain]
         assert len(drawn["x_test"]) == 20
-    assert sources.load(task["data"]).domain_names == ("first", "second")
+    assert sources.load(ground["task"]["data"]).domain_names == ("subclass 1", "subclass 2")
 
 
 # ---------------------------------------------------------------- what is counted and claimed

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from unskew.errors import DataError
+from unskew.papers import feddistr
 from unskew.papers.study import (
     Draft,
     ReproductionRequest,
@@ -71,6 +72,20 @@ def test_the_papers_size_needs_the_papers_data(tmp_path: Path) -> None:
     exact = request("x/y", "paper", tmp_path, whole)
     load(exact, "usps")
     assert not exact.notes
+
+
+@pytest.mark.parametrize("name", ["feddw/table1", "feddistr/tradeoff"])
+def test_a_column_whose_data_are_missing_is_said_and_the_others_are_run(name: str, tmp_path: Path) -> None:
+    """Nothing but digits is there; Table I has IMDB whole at both sizes."""
+    digits = {"task": {"data": "digits", "model": "mlp"}}
+    on = {"feddw/table1": ["here, practical", "imdb, practical"], "feddistr/tradeoff": ["here", "usps"]}[name]
+    draft = Draft.of(request(name, "small", tmp_path, tmp_path, grounds={"here": digits}, on=on))
+    runs = (feddistr.grounds(draft) if "distr" in name else draft.on(on)).keys()
+    assert list(runs) == on[:1]
+    (note,) = draft.request.notes
+    assert note.startswith(f"Not run on {on[1].partition(',')[0]}: ")
+    with pytest.raises(DataError, match="was not found"):
+        draft.on(on[1:])
 
 
 def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from unskew import priors
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.rows import as_tensor
-from unskew.errors import DataError
 from unskew.history import History
 from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
@@ -38,9 +37,7 @@ from unskew.papers.study import (
     final,
     merged,
     percent,
-    pixels,
     published,
-    write_npz,
 )
 from unskew.record.reader import info_of
 from unskew.run.folder import read_json
@@ -63,52 +60,12 @@ WIDE = 0.10
 
 # ---------------------------------------------------------------- data
 def grounds(draft: Draft) -> dict[str, Settings]:
-    """The settings of each ground of `on`; for CIFAR-100 those of the ground's subclasses.
-
-    A prior in the data folder is used.
-
-    Raises:
-        DataError: If the images are missing, or too few.
-    """
-    tables = {name: table for name, table in draft["grounds"].items() if name in draft["on"]}
-    made = {}
-    for name, own in tables.items():
-        if "subclasses" in own:
-            table = merged(draft["experiment"], own)
-            data = sources.load(table["task"]["data"], draft.request.data_dir)
-            arrays = superclasses(data, table.pop("subclasses"), table.pop("per_subclass"))
-            table["task"] |= write_npz(draft.request.folder / "data" / f"{table['task']['data']}.npz", arrays)
-        else:
-            table = draft.ground(name)
-        for method in table["methods"].values():
-            if draft.request.data_dir and (folder := draft.request.data_dir / method.get("prior", "-")).is_dir():
-                method["prior"] = str(folder.resolve())
-        made[name] = table
-    return made
-
-
-def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]], enough: int) -> dict[str, Any]:
-    """Images of the subclasses: the label is the superclass, the domain its subclass."""
-    wanted = torch.tensor(subclasses).flatten()
-    have = int(torch.bincount(data.y_train, minlength=100)[wanted].min())
-    if have < enough:
-        raise DataError(
-            f"{enough} training images of a class of CIFAR-100 are needed, and the data folder has {have}; put the "
-            "whole set there, or use --scale small"
-        )
-    of = {fine: (coarse, j) for coarse, pair in enumerate(subclasses) for j, fine in enumerate(pair)}
-    out: dict[str, Any] = {"domains": np.array(["first", "second"])}
-    for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
-        rows = torch.isin(y, wanted).nonzero()[:, 0]
-        places = np.array([of[fine] for fine in y[rows].tolist()])
-        out |= {f"x_{part}": pixels(data, x[rows]), f"y_{part}": places[:, 0]}
-        if part == "train":
-            out["domain_train"] = places[:, 1]
-    return out
-
-
-def _prior(ground: Mapping[str, Any]) -> str:
-    return str(ground["methods"]["feddistr"].get("prior", priors.BUILT_IN))
+    """The settings of each ground of `on` whose data are here; a prior in the data folder is used."""
+    tables, folder = draft.on(draft["on"]), draft.request.data_dir
+    for method in (m for table in tables.values() for m in table["methods"].values()):
+        if folder and (prior := folder / method.get("prior", "-")).is_dir():
+            method["prior"] = str(prior.resolve())
+    return tables
 
 
 # ---------------------------------------------------------------- runs and their numbers
@@ -429,7 +386,8 @@ def _copies(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
-    maker = imagery.of(_prior(ground), device, data.input_shape, data.inputs.levels)
+    prior = ground["methods"]["feddistr"].get("prior", priors.BUILT_IN)
+    maker = imagery.of(prior, device, data.input_shape, data.inputs.levels)
     private = as_tensor(data.x_train)
     copies: dict[str, list[float]] = {}
     real: list[float] = []

@@ -3,7 +3,7 @@
 PAPER.toml holds, for all reproductions of a paper and for each of them,
 
     [experiment]           an experiment as `unskew run` reads it, except that `methods` is a table by label
-    [grounds.NAME]         changes for a data set; `draw` is the number of its examples used
+    [grounds.NAME]         changes for a data set; `draw` says which of its examples are used
     [settings.NAME]        changes for a setting, such as how uneven labels are
     [small], [paper]       changes for a size
     [reproductions.NAME]   changes for a reproduction, with a [small] and [paper] of its own; with `like`, the name of
@@ -183,21 +183,40 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
         request: Its folder holds the file; the paper's name and the source's key the draw.
         source: The name of a data set.
         draw: `train` and `test` are the numbers of examples drawn, by default all; with `pixels` images stay uint8.
-            None draws nothing.
+            `subclasses` takes those of some classes alone (`superclasses`).  None draws nothing.
+
+    Raises:
+        DataError: If the source is missing.
     """
     if draw is None:
-        if request.scale == "paper" and source in SIZES:
+        if source in SIZES:
             load(request, source)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
     data = load(request, source)
+    file = request.folder / "data" / f"{source}.npz"
+    if "subclasses" in draw:
+        return write_npz(file, superclasses(data, draw["subclasses"]))
     key = Key(0) / request.name.partition("/")[0] / source
     arrays: dict[str, Any] = {}
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
         rows = torch.randperm(len(y), generator=(key / part).generator())[: draw.get(part)]
         arrays |= {f"x_{part}": pixels(data, x[rows]) if draw.get("pixels") else x[rows].numpy()}
         arrays |= {f"y_{part}": y[rows].numpy()}
-    return write_npz(request.folder / "data" / f"{source}.npz", arrays)
+    return write_npz(file, arrays)
+
+
+def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Images of some classes, as many in each group: the label is the group, the domain the class's place in it."""
+    of = {fine: (coarse, j) for coarse, group in enumerate(subclasses) for j, fine in enumerate(group)}
+    out: dict[str, Any] = {"domains": np.array([f"subclass {j + 1}" for j in range(len(subclasses[0]))])}
+    for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
+        rows = torch.isin(y, torch.tensor([*of])).nonzero()[:, 0]
+        places = np.array([of[fine] for fine in y[rows].tolist()])
+        out |= {f"x_{part}": pixels(data, x[rows]), f"y_{part}": places[:, 0]}
+        if part == "train":
+            out["domain_train"] = places[:, 1]
+    return out
 
 
 def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
