@@ -6,7 +6,7 @@ import pytest
 
 from unskew.errors import RunError
 from unskew.papers import keep, overview
-from unskew.papers.claims import Claim
+from unskew.papers.claims import Claim, decide
 from unskew.papers.result import Result, over_seeds
 
 
@@ -64,6 +64,18 @@ def test_a_headline_stands_on_the_largest_size_and_of_these_on_the_most_seeds(tm
     stands = "[all of it](more/paper/README.md); the paper's size |"
     assert f"| one is above (Table I) | -2 over 3 seeds | does not hold | {stands}" in own
     assert "| headlines | does not hold | undecided |\n|---|---:|---:|\n| the paper's size | 1 | 0 |" in own
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [(0.02, "less than published"), (0.08, "holds"), (0.05, "holds"), (-0.02, "less than published")],
+)
+def test_an_amount_is_less_than_published_only_below_it(gain: float, verdict: str, tmp_path: Path) -> None:
+    """Published are 5 points; ours are within a tenth of a point of 2, 8, 5 and -2."""
+    headline = '[[headlines]]\npaper = "Mine"\nsays = "5"\nreproduction = "mine/one"\nclaim = "a"\namount = true\n'
+    (tmp_path / "headlines.toml").write_text(headline, "utf-8")
+    keep(result("mine/one", decide("a", [gain - 0.001, gain, gain + 0.001], published=0.05)), tmp_path)
+    assert f"| Mine | 5 | {verdict} |" in (tmp_path / "README.md").read_text("utf-8")
 
 
 def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:

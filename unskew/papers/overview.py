@@ -127,7 +127,7 @@ class Answer:
             return OPEN
         if not self.headline.amount:
             return f"{claim.verdict}: {LEVEL_WORDS}" if claim.level else claim.verdict
-        if claim.published.endswith("excluded"):
+        if claim.published.endswith("excluded") and float(claim.ours.split()[0]) < float(claim.published.split(",")[0]):
             return LESS
         return OPEN if claim.verdict == FAILS else claim.verdict
 
