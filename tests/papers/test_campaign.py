@@ -13,9 +13,10 @@ import pytest
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign
-from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
+from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, Outcome, known
 from unskew.papers.claims import Comparison
 from unskew.run.cell import Cell, Observer
+from unskew.tasks.measure import ACCURACY
 
 TWO = """
 title = "Two tiny claims"
@@ -117,6 +118,14 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     assert not ended(points, [-0.1, -0.5] * 4)  # [-.62, +.02]
     assert ended(other, [0.05, -0.05] * 4) == "the interval is narrower than 0.5"
     assert not ended(points, [0.5, -0.5] * 4)
+
+
+def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> None:
+    """Bytes were shown in points, a hundred times as many."""
+    sent = Comparison("", "a", "b", metric="bytes.up", unit="MB", factor=1e-6)
+    arm = Outcome(1.0, measures=(ACCURACY,))
+    assert arm.about(sent) == sent
+    assert arm.about(Comparison("", "a", "b", unit="MB")) == Comparison("", "a", "b", metric="global.accuracy")
 
 
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(

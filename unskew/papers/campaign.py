@@ -241,9 +241,11 @@ class Outcome:
     diverged: str = ""
 
     def about(self, claim: Comparison) -> Comparison:
-        """The claim with its metric filled in; the default is the global model's headline."""
+        """The claim with its metric filled in, by default the global model's headline, and the unit of a measure."""
         metric = claim.metric or self.measures[0].shared
-        shown = next((m for m in self.measures if m.name in metric.split(".")), self.measures[0])
+        shown = next((m for m in self.measures if m.name in metric.split(".")), None)
+        if shown is None:  # such as bytes.up
+            return claim
         unit = POINTS if shown.percent else shown.label
         return dataclasses.replace(claim, metric=metric, unit=unit, factor=shown.scale)
 
