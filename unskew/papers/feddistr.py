@@ -190,7 +190,7 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
                 level.errors[m] = level.by_round[m][max(accuracies)]
         _add_embeddings(draft, shown(history), where)
     for m, values in level.errors.items():
-        paper = UTILITY_LOSS.get(m) if m != "moon" or value == 0.0 else None
+        paper = UTILITY_LOSS.get(m) if over == "xi" and (m != "moon" or value == 0.0) else None
         draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, paper)
         if m in level.by_round:
             draft.add(m, where, "error.first", level.by_round[m][1])
