@@ -18,8 +18,20 @@ def test_a_method_whose_interval_lies_below_is_named_with_it() -> None:
     claim = noniid.none_below("none", GAINS)
     assert claim.verdict == "does not hold"
     assert claim.evidence == (
-        "of 3, 1 above it, 1 undecided, 0 level, 1 below: worse -2.50 points, 95 % interval [-3.74, -1.26] over 3 seeds"
+        "of 3, 1 above it, 1 undecided, 0 level, 1 below, 1 if corrected for 3 (Holm): "
+        "worse -2.50 points, 95 % interval [-3.74, -1.26] over 3 seeds"
     )
+    assert noniid.none_below("none", {"better": GAINS["better"], "level": [0.0, 0.0, 0.0]}).holds is True
+    assert noniid.none_below("none", {"better": GAINS["better"], "open": GAINS["open"]}).holds is None
+
+
+def test_one_of_many_methods_below_by_chance_refutes_nothing() -> None:
+    """-4 points, standard error .577: Student's t with two degrees of freedom is 4.303 of one and 10.886 of six."""
+    below, others = [-0.05, -0.04, -0.03], dict.fromkeys("bcdef", GAINS["open"])
+    assert noniid.none_below("none", {"a": below}).holds is False
+    claim = noniid.none_below("none", {"a": below, **others})
+    assert claim.holds is None
+    assert claim.evidence.startswith("of 6, 0 above it, 5 undecided, 0 level, 1 below, 0 if corrected for 6 (Holm): a ")
 
 
 def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(

@@ -182,11 +182,20 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
 
 
 def none_below(text: str, gains: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that no gain's 95 % interval lies below zero; the evidence lists those that do."""
-    decided = {name: decide(name, gain) for name, gain in gains.items()}
-    below = [f"{c.text} {c.evidence}" for c in decided.values() if c.holds is False and not c.level]
-    above = sum(c.holds is True for c in decided.values())
-    level = sum(c.level for c in decided.values())
-    undecided = len(gains) - above - level - len(below)
+    """The claim that no gain is below zero; the evidence lists those whose 95 % interval is.
+
+    It does not hold if an interval is below zero when corrected for the number of gains (Holm), and holds if all gains
+    are above zero or level.
+    """
+    claims = [decide(name, gain) for name, gain in gains.items()]
+    below = [c for c in claims if c.holds is False and not c.level]
+    above, level = sum(c.holds is True for c in claims), sum(c.level for c in claims)
+    undecided = len(claims) - above - level - len(below)
+    stand = stats.standing({name: functools.partial(stats.interval, gain) for name, gain in gains.items()})
+    clear = sum(c.text in stand for c in below)
     counts = f"of {len(gains)}, {above} above it, {undecided} undecided, {level} level, {len(below)} below"
-    return Claim(text, not below, f"{counts}{': ' if below else ''}{'; '.join(below)}")
+    if below:
+        counts += (
+            f", {clear} if corrected for {len(gains)} (Holm): {'; '.join(f'{c.text} {c.evidence}' for c in below)}"
+        )
+    return Claim(text, False if clear else None if below or undecided else True, counts)
