@@ -25,9 +25,9 @@ from unskew.bench.toolkit import (
     Rounds,
     Say,
     Workload,
+    chosen,
     in_a_process,
     random_clients,
-    require_known,
     seconds_row,
     take_turns,
     threads,
@@ -64,13 +64,11 @@ def measure(
         **{case: partial(_rounds, case, repeats) for case in ROUNDS},
         "actors": lambda: [row for n in actors for row in in_a_process(partial(_sleeping, n, repeats), "actors")],
     }
-    require_known(only, list(parts), "bench cluster")
     rows: list[BenchRow] = []
-    for name, part in parts.items():
-        if not only or name in only:
-            measured = part() if name == "actors" else in_a_process(part, name)
-            say("  ".join(f"{r['case']} {r['what']} {r['value']:.3g} {r['unit']}" for r in measured))
-            rows += measured
+    for name in chosen(only, dict.fromkeys(parts, ()), "bench cluster"):
+        measured = parts[name]() if name == "actors" else in_a_process(parts[name], name)
+        say("  ".join(f"{r['case']} {r['what']} {r['value']:.3g} {r['unit']}" for r in measured))
+        rows += measured
     return rows
 
 

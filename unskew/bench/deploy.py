@@ -15,7 +15,7 @@ from typing import Any
 
 from unskew.bench import systems
 from unskew.bench.echo import PLAN, TIMED
-from unskew.bench.toolkit import BenchRow, Say, require_known, seconds_row
+from unskew.bench.toolkit import BenchRow, Say, chosen, seconds_row
 from unskew.experiment import config
 from unskew.experiment.config import Experiment
 
@@ -39,17 +39,16 @@ def measure(
         ConfigError: If a contender in `only` is not installed, or none.
     """
     here = [name for name, (module, _) in CONTENDERS.items() if find_spec(module)]
-    require_known(only, here, "bench deploy")
-    chosen = [name for name in here if name in (only or here)]
+    contenders = chosen(only, dict.fromkeys(here, ()), "bench deploy")
     measured: list[BenchRow] = []
     for sites in SITES if clients is None else (clients,):
-        fastest: dict[str, float] = {}
-        for name in chosen:
+        first: dict[str, float] = {}
+        for name in contenders:
             for (size, _), result in zip(SIZES.items(), _results(CONTENDERS[name][1], sites, repeats), strict=True):
                 of, seconds = {"case": f"{size}/{sites}", "contender": name}, result["seconds"]
-                ratio = min(seconds) / fastest.setdefault(size, min(seconds))
+                ratio = min(seconds) / first.setdefault(size, min(seconds))
                 measured += [
-                    seconds_row(what="exchange", seconds=seconds, **of, ratio=ratio, against=chosen[0]),
+                    seconds_row(what="exchange", seconds=seconds, **of, ratio=ratio, against=contenders[0]),
                     {**of, "what": "cpu", "value": result["cpu"], "unit": "s"},
                     {**of, "what": "memory", "value": result["memory"] / 1e6, "unit": "MB"},
                 ]

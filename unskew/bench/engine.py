@@ -28,8 +28,8 @@ from unskew.bench.toolkit import (
     Rounds,
     Say,
     Workload,
+    chosen,
     random_clients,
-    require_known,
     speed_row,
     take_turns,
     threads,
@@ -85,12 +85,10 @@ def measure(
         from unskew.run.setup import choose_device
 
         return gpu.measure(choose_device(str(device)), repeats, only, say)
-    cases = {f"{name}/b{batch}/c{clients}": (name, f"{name}/b{batch}") for name, batch, clients, _ in CASES}
-    require_known(only, [*WORKLOADS, *cases, *(short for _, short in cases.values())], "bench engine")
+    cases = {f"{name}/b{batch}/c{clients}": (name, batch, clients, bar) for name, batch, clients, bar in CASES}
     rows: list[BenchRow] = []
-    for (case, names), (name, batch, clients, bar) in zip(cases.items(), CASES, strict=True):
-        if only and not {case, *names} & set(only):
-            continue
+    for case in chosen(only, {case: [name, f"{name}/b{b}"] for case, (name, b, *_) in cases.items()}, "bench engine"):
+        name, batch, clients, bar = cases[case]
         samples = WORKLOADS[name].samples * clients
         seconds = _case(case, WORKLOADS[name], batch, clients, repeats)
         rows += _rows(case, samples, seconds, bar)

@@ -32,7 +32,7 @@ from unskew.algorithms.fedprox import FedProx
 from unskew.algorithms.feduv import FedUV
 from unskew.algorithms.moon import MOON
 from unskew.algorithms.perfedavg import PerFedAvg
-from unskew.bench.toolkit import BenchRow, Say, paired_rows, require_known, take_turns, threads
+from unskew.bench.toolkit import BenchRow, Say, chosen, paired_rows, take_turns, threads
 from unskew.decide.forecast.measure import timed
 from unskew.keys import Key
 from unskew.local.data import DeviceData
@@ -110,12 +110,11 @@ def measure(repeats: int = 60, only: tuple[str, ...] = (), say: Say = print) -> 
     Raises:
         ConfigError: If a network in `only` is not measured.
     """
-    require_known(only, [case.model for case in CASES], "bench feddw")
+    cases = {case.label: case for case in CASES}
     rows: list[BenchRow] = []
     with threads(1):
-        for case in CASES:
-            if only and case.model not in only:
-                continue
+        for label in chosen(only, {label: [case.model] for label, case in cases.items()}, "bench feddw"):
+            case = cases[label]
             contenders = {name: partial(timed, once, time.thread_time) for name, once in _contenders(case).items()}
             seconds = take_turns(contenders, repeats if case.batches > 1 else max(1, repeats // 6), shuffled=True)
             rows += _rows(case, seconds)

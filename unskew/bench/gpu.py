@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from unskew.algorithms.fedavg import FedAvg
-from unskew.bench.toolkit import BenchRow, Rounds, Say, Workload, random_clients, require_known, speed_row, take_turns
+from unskew.bench.toolkit import BenchRow, Rounds, Say, Workload, chosen, random_clients, speed_row, take_turns
 from unskew.decide.forecast.measure import timed
 from unskew.errors import ConfigError
 from unskew.keys import Key
@@ -40,12 +40,8 @@ def measure(device: torch.device, repeats: int = 5, only: tuple[str, ...] = (), 
     """
     if device.type != "cuda":
         raise ConfigError(f"the stacked executor is measured on a CUDA device, got {device}")
-    workloads = {case: case.partition("/")[0] for case in CASES}
-    require_known(only, [*dict.fromkeys(workloads.values()), *CASES], "bench engine")
     rows: list[BenchRow] = []
-    for case in CASES:
-        if only and not {case, workloads[case]} & set(only):
-            continue
+    for case in chosen(only, {case: [case.partition("/")[0]] for case in CASES}, "bench engine"):
         loop, stacked, notes = _case(case, device, repeats)
         samples = CASES[case][2] * CASES[case][3] * CASES[case][5]
         for contender, times in (("stacked", stacked), ("loop", loop)):

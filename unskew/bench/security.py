@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.algorithms.fedavg import FedAvg
 from unskew.api import simulate
-from unskew.bench.toolkit import BenchRow, Say, require_known
+from unskew.bench.toolkit import BenchRow, Say, chosen
 from unskew.data.split import Dirichlet
 from unskew.experiment.config import Runtime, World
 from unskew.files import write_atomically
@@ -25,7 +25,7 @@ from unskew.world.attack import ALIE, IPM, Attack, Backdoor, Gaussian, Honest, L
 from unskew.wrappers.base import wrap
 from unskew.wrappers.robust import GeometricMedian, Median, MultiKrum, NormBound, TrimmedMean
 
-METRIC = "global.balanced_accuracy"
+METRICS = {"global.balanced_accuracy": "balanced accuracy", "global.attack_success": "attack success"}
 FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4)
 AT = 0.2
 """Share of malicious clients at which attacks are compared."""
@@ -112,15 +112,14 @@ def measure(
     Raises:
         ConfigError: If an attack in `only` is not measured.
     """
-    require_known(only, list(ATTACKS), "bench security")
+    attacks = chosen(only, dict.fromkeys(ATTACKS, ()), "bench security")
     rows: list[BenchRow] = []
-    chosen = {name: attack for name, attack in ATTACKS.items() if not only or name in only}
     for name, suite in suites(data_dir).items():
         worlds: list[tuple[str, float, Attack]] = [("none", 0.0, Honest())]
-        for label, attack in chosen.items():
+        for label in attacks:
             swept = label == "sign_flip" and not quick
             shares = [f for f in FRACTIONS if f] if swept else [AT]
-            worlds += [(label, share, replace(cast(Any, attack), fraction=share)) for share in shares]
+            worlds += [(label, share, replace(cast(Any, ATTACKS[label]), fraction=share)) for share in shares]
         for label, share, attack in worlds:
             history = simulate(
                 methods(suite.clients, share),
@@ -134,18 +133,13 @@ def measure(
                 progress=False,
                 **suite.options,
             )
-            case, ended = f"{name}/{label}/{share:g}", [row for row in history.rows if row["round"] > 0]
-            for metric, what in ((METRIC, "balanced accuracy"), ("global.attack_success", "attack success")):
-                for method in history.methods:
-                    values = [r["value"] for r in ended if r["name"] == metric and r["method"] == method]
-                    if values:
-                        row = {"case": case, "what": what, "contender": method, "value": float(np.mean(values))}
-                        rows.append(
-                            row | ({"deviation": float(np.std(values, ddof=1)), "values": values} if seeds > 1 else {})
-                        )
-            say(f"{name}, {label} {share:g}: " + ", ".join(
-                f"{r['contender']} {r['value']:.3f}" for r in rows if r["case"] == case
-            ))  # fmt: skip
+            case, ends = f"{name}/{label}/{share:g}", history.summary["rows"]
+            for end in (end for metric in METRICS for end in ends if end["metric"] == metric):
+                row = {"case": case, "what": METRICS[end["metric"]], "contender": end["method"], "value": end["mean"]}
+                spread = {} if end["std"] is None else {"deviation": end["std"], "values": end["seeds"]}
+                rows.append({**row, "unit": "1", **spread})
+            values = [f"{row['contender']} {row['value']:.3f}" for row in rows if row["case"] == case]
+            say(f"{case}: {', '.join(values)}")
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
             write_atomically(figures / f"attacks-{name}.svg", figure(rows, name))

@@ -222,12 +222,19 @@ def paired_rows(case: str, measured: Mapping[str, Sequence[float]], against: str
     return rows
 
 
-def require_known(only: Sequence[str], known: Sequence[str], command: str) -> None:
-    """Refuse a name that a benchmark does not have.
+def chosen(only: Sequence[str], cases: Mapping[str, Sequence[str]], command: str) -> list[str]:
+    """The cases of which one of the names is in `only`, by default all.
+
+    Args:
+        only: Names.
+        cases: Further names of each case.
+        command: What measures them.
 
     Raises:
-        ConfigError: Listing the names it has.
+        ConfigError: If there is no such name; it lists those there are.
     """
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise ConfigError(f"{command} measures {', '.join(dict.fromkeys(known))}, got {unknown[0]!r}; take one of them")
+    names = {case: (*more, case) for case, more in cases.items()}
+    known = dict.fromkeys(name for of in names.values() for name in of)
+    if unknown := [name for name in only if name not in known]:
+        raise ConfigError(f"{command} measures {', '.join(known)}, got {unknown[0]!r}; take one of them")
+    return [case for case, of in names.items() if not only or {*of} & {*only}]
