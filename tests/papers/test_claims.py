@@ -2,7 +2,7 @@
 
 import pytest
 
-from unskew.papers.claims import Claim, decide, interval, ordered, same, within
+from unskew.papers.claims import Claim, decide, interval, near, ordered, same, within
 
 
 def test_the_interval_of_three_differences_worked_by_hand() -> None:
@@ -95,6 +95,12 @@ def test_several_differences_are_within_a_margin_if_all_are() -> None:
     claim = within("", {"a": inside, "b": unclear, "c": outside}, 0.05)
     assert claim.holds is False
     assert claim.evidence.startswith("of 3 differences the largest: c +9.00 points, 95 % interval [+6.52, +11.48]")
+
+
+def test_near_is_every_value_within_a_share_of_the_published_one() -> None:
+    """579 / 65 = 8.91; within 15 % is 7.57 to 10.24."""
+    assert near("", (8.9, 9.0), 579 / 65, 0.15) == Claim("", True, "8.95; -0.1 to +1.0 % over 2 seeds")
+    assert near("", (8.9, 12.0), 579 / 65, 0.15).holds is False
 
 
 def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:

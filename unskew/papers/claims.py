@@ -195,7 +195,6 @@ class Comparison:
             last part of its name.
         above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
         metric: What is compared; by default the headline of the global model.
-        by: The difference must exceed this, in the unit shown.
         within: In place of above: the difference must be within this of zero.
         where: The settings in which it is claimed; * matches any.
         published: It is claimed only where the paper has the first above the second.
@@ -206,7 +205,6 @@ class Comparison:
     above: str
     below: str
     metric: str = ""
-    by: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
     where: str = "*"
     published: bool = False
@@ -234,7 +232,7 @@ class Comparison:
         sequential: bool = False,
     ) -> Claim:
         """The claim decided by the methods' values, one for each seed."""
-        apart = paired(these, those, self.by / self.factor)
+        apart = paired(these, those)
         if self.within is not None:
             return same(text, apart, self.within / self.factor, self.unit, self.factor, sequential)
         return decide(text, apart, self.unit, self.factor, self.form, published, sequential)

@@ -21,7 +21,7 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, near, paired
+from unskew.papers.claims import Claim, decide, near
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
@@ -73,7 +73,10 @@ def iterations_of(*asked: Any) -> list[float]:
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: ReproductionRequest) -> Result:
-    """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text."""
+    """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text.
+
+    The rule of the code trains as often as published, that of the text more often.
+    """
     draft = Draft.of(request)
     clients, rounds, channel = draft["clients"], draft["rounds"], PRESETS["p000"].channel
     for (setting, alpha), (level, epsilon) in itertools.product(
@@ -90,24 +93,17 @@ def iterations(request: ReproductionRequest) -> Result:
             count = rounds if printed is not None else rounds // 5
             values = iterations_of(draft, method, (alpha, 100, 500), count, channel)
             draft.add(label, setting, "iterations_per_round", values, printed)
+            if printed is not None:
+                text = f"{label}, {setting}: iterations per round within {100 * NEAR:.0f} % of {printed:.2f}"
+                draft.claims.append(near(text, values, printed, NEAR))
             request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
-    draft.claims += iteration_claims(draft.rows)
-    return draft.result()
-
-
-def iteration_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Claims: the rule of the code trains as often as published, that of the text more often."""
-    claims = []
-    for row in rows:
-        if row.paper is not None:
-            text = f"{row.method}, {row.setting}: iterations per round within {100 * NEAR:.0f} % of {row.paper:.2f}"
-            claims.append(near(text, row.seeds, row.paper, NEAR))
-    by = {(r.method, r.setting): r.seeds for r in rows}
     for setting in ("hard", "soft"):
         text = f"the printed rule trains more often than the released one (eps1, {setting})"
-        apart = paired(by["FedDif eps1, paper", setting], by["FedDif eps1, p000", setting])
-        claims.append(decide(text, apart, "iterations", 1.0, "+.3g"))
-    return claims
+        printed_rule, released = (
+            draft.values(f"FedDif eps1, {rule}", setting, "iterations_per_round") for rule in ("paper", "p000")
+        )
+        draft.above(text, printed_rule, released, "iterations", 1.0, "+.3g")
+    return draft.result()
 
 
 # ---------------------------------------------------------------- the cost formula (P000, Table 3)

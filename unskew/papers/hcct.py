@@ -64,19 +64,15 @@ BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
 # ---------------------------------------------------------------- divisions of examples among clients, by a key
-def domains(dataset: Dataset, key: Key, per_domain: int, train: int, mixed: bool = False) -> Clients:
-    """`per_domain` clients of each domain with `train` training examples each; all other examples are test data.
-
-    Clients are in the order of their domains, or with `mixed` they alternate.
-    """
+def domains(dataset: Dataset, key: Key, per_domain: int, train: int) -> Clients:
+    """`per_domain` clients of each domain with `train` training examples each; all other examples are test data."""
     if dataset.domains is None:
         raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
     held = int(torch.bincount(dataset.domains).min()) // per_domain
     if held <= train:
         raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
     split = ByGroup(per_domain, max_samples=held)
-    clients = federate(dataset, split, key, test_fraction=(held - train) / held).clients
-    return tuple(c for j in range(per_domain) for c in list(clients)[j::per_domain]) if mixed else clients
+    return federate(dataset, split, key, test_fraction=(held - train) / held).clients
 
 
 def half_normal(dataset: Dataset, key: Key, clients: int, train: float) -> Clients:
