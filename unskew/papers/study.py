@@ -36,6 +36,7 @@ import torch
 from unskew import schema
 from unskew.data import sources
 from unskew.data.dataset import Dataset
+from unskew.data.named import arrays_of
 from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
 from unskew.history import History, load_run
@@ -182,8 +183,9 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
     Args:
         request: Its folder holds the file; the paper's name and the source's key the draw.
         source: The name of a data set.
-        draw: `train` and `test` are the numbers of examples drawn, by default all; with `pixels` images stay uint8.
-            `subclasses` takes those of some classes alone (`superclasses`).  None draws nothing.
+        draw: `train` and `test` are the numbers of examples drawn, by default all; `subclasses` takes those of some
+            classes alone (`superclasses`).  With either of `pixels` and `subclasses` images stay as they were read, on
+            which a prior can tell black from white.  None draws nothing.
 
     Raises:
         DataError: If the source is missing.
@@ -196,41 +198,26 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
     data = load(request, source)
     file = request.folder / "data" / f"{source}.npz"
     if "subclasses" in draw:
-        return write_npz(file, superclasses(data, draw["subclasses"]))
+        return write_npz(file, superclasses(arrays_of(source, request.data_dir), draw["subclasses"]))
     key = Key(0) / request.name.partition("/")[0] / source
+    as_read = arrays_of(source, request.data_dir) if draw.get("pixels") else {}
     arrays: dict[str, Any] = {}
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
         rows = torch.randperm(len(y), generator=(key / part).generator())[: draw.get(part)]
-        arrays |= {f"x_{part}": pixels(data, x[rows]) if draw.get("pixels") else x[rows].numpy()}
+        arrays |= {f"x_{part}": as_read[f"x_{part}"][rows.numpy()] if as_read else x[rows].numpy()}
         arrays |= {f"y_{part}": y[rows].numpy()}
     return write_npz(file, arrays)
 
 
-def superclasses(data: Dataset, subclasses: Sequence[Sequence[int]]) -> dict[str, Any]:
+def superclasses(arrays: Mapping[str, Any], subclasses: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Images of some classes, as many in each group: the label is the group, the domain the class's place in it."""
     of = {fine: (coarse, j) for coarse, group in enumerate(subclasses) for j, fine in enumerate(group)}
     out: dict[str, Any] = {"domains": np.array([f"subclass {j + 1}" for j in range(len(subclasses[0]))])}
-    for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
-        rows = torch.isin(y, torch.tensor([*of])).nonzero()[:, 0]
-        places = np.array([of[fine] for fine in y[rows].tolist()])
-        out |= {f"x_{part}": pixels(data, x[rows]), f"y_{part}": places[:, 0]}
-        if part == "train":
-            out["domain_train"] = places[:, 1]
+    for part in ("train", "test"):
+        rows = np.flatnonzero(np.isin(arrays[f"y_{part}"], [*of]))
+        out[f"y_{part}"], place = np.array([of[fine] for fine in arrays[f"y_{part}"][rows].tolist()]).T
+        out |= {f"x_{part}": arrays[f"x_{part}"][rows], **({"domain_train": place} if part == "train" else {})}
     return out
-
-
-def pixels(data: Dataset, x: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Standardised images (n, C, H, W) as uint8 (n, H, W) or (n, H, W, 3), on which a prior can tell black from white.
-
-    Raises:
-        DataError: If the source does not have such images.
-    """
-    if data.inputs.levels is None:
-        raise DataError(f"{data.name} was not read from uint8 images; a prior needs to know what black and white are")
-    black, white = torch.tensor(data.inputs.levels).T[:, :, None, None]
-    bytes_ = (255 * (x - black) / (white - black)).round().clamp(0, 255).to(torch.uint8)
-    image: np.ndarray[Any, np.dtype[np.uint8]] = (bytes_[:, 0] if x.shape[1] == 1 else bytes_.movedim(1, 3)).numpy()
-    return image
 
 
 # ---------------------------------------------------------------- a reproduction
