@@ -14,6 +14,7 @@ Each is laid over those before it, table by table.  A reproduction is a function
     on = ["cifar10, hard"] a run for each ground and setting; by default one of the experiment as it is
     compare = ["fedavg"]   the methods, by default all
     metrics = [...]        the rows that are made of each run
+    axes = ["x", "y"]      of the figure, by default of accuracies by round
     where = "..."          what rows call the run, which may name its settings in braces; by default its name, and where
                            that is empty as its division is called
     published = {...}      `table`, whose rows are methods and columns runs, and the `metric` it prints; for methods of
@@ -357,7 +358,7 @@ class Draft:
 
     def result(self) -> Result:
         """The final result; in `about` and `axes` settings in braces are filled in."""
-        x, y = self["axes"]
+        x, y = self.settings.get("axes", Result.axes)
         ran = f"Run on {'; '.join(self.ran)}." if self.ran else ""
         about = " ".join((self["about"].format(scale=self.request.scale, **self.settings), ran, *self.request.notes))
         return Result(
