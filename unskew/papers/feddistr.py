@@ -39,7 +39,7 @@ from unskew.papers.study import (
     percent,
     published,
 )
-from unskew.record.reader import info_of
+from unskew.report import tables
 from unskew.run.folder import read_json
 from unskew.server.alignment import purity
 
@@ -117,8 +117,8 @@ def add_realised(draft: Draft, history: History, where: str) -> None:
 
 def shown(history: History) -> dict[tuple[str, int], Embeddings]:
     """The info of FedDistr in its round, by label and seed."""
-    every = ((m, *row) for m in history.methods for row in info_of(history.record, m, Embeddings))
-    return {(m, seed): info for m, seed, t, info in every if t == 1}
+    every = {m: tables.last(history.record, m, Embeddings) for m in history.methods}
+    return {(m, seed): info for m, of in every.items() for seed, info in of.items()}
 
 
 # ---------------------------------------------------------------- error by overlap or clients (Figs. 4 and 8, Table 2)
@@ -365,8 +365,7 @@ def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:
     history = at(draft, "rivals", ground, {"xi": draft["xi"]}, draft["rivals"])
     for m in history.methods:
         theirs = [1.0 - a for a in final(history, m, GLOBAL_ACCURACY)]
-        last = {seed: info for seed, _, info in info_of(history.record, m, ExampleBudget)}
-        epsilons = [max(info.spent.values()) for info in last.values()]
+        epsilons = [max(info.spent.values()) for info in tables.last(history.record, m, ExampleBudget).values()]
         draft.add(m, where, "error.server", theirs)
         draft.add(m, where, "epsilon", epsilons)
         if weaker := [label for label in spent if spent[label] >= max(epsilons)]:

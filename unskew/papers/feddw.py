@@ -35,7 +35,7 @@ from unskew.report import charts as drawing
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import Curve, curve
-from unskew.report.tables import difference
+from unskew.report.tables import difference, last, reported
 from unskew.tree import Params
 
 G = "global.accuracy"
@@ -121,10 +121,10 @@ def consistency(request: ReproductionRequest) -> Result:
             curves[name] = curve(range(1, len(by_round) + 1), by_round, len(by_seed))
     draft.curves = curves
     even, uneven = runs
-    last, form = "sl_cr_distance.last", ("in distance", 1.0, "+.3f")
+    end, form = "sl_cr_distance.last", ("in distance", 1.0, "+.3f")
     part = "uneven labels part class relations from soft labels: "
     text = f"{part}fedavg's distance ends greater on non-IID data than on IID data"
-    draft.above(text, draft.values("fedavg", uneven, last), draft.values("fedavg", even, last), *form)
+    draft.above(text, draft.values("fedavg", uneven, end), draft.values("fedavg", even, end), *form)
     draft.judge()
     for method in ("fedavg", "feddw", "feddw mu=10"):
         text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
@@ -139,11 +139,13 @@ def consistency(request: ReproductionRequest) -> Result:
 
 def _distances(history: History) -> dict[str, list[list[float]]]:
     """||SL - CR|| after each round, by method and seed; of methods that did not diverge."""
-    lost, distances = {row["method"] for row in history.diverged}, dict[tuple[str, int], list[float]]()
-    for method in (m for m in history.methods if m not in lost):
-        for seed, _, info in reader.info_of(history.record, method, ClassRelations):
-            distances.setdefault((method, seed), []).append(info.distance if info.distance is not None else math.nan)
-    return {m: [by for (of, _), by in distances.items() if of == m] for m in dict.fromkeys(m for m, _ in distances)}
+    lost = {row["method"] for row in history.diverged}
+    every = {m: reported(history.record, m, ClassRelations).values() for m in history.methods if m not in lost}
+    return {
+        m: [[math.nan if info.distance is None else info.distance for info in rounds.values()] for rounds in seeds]
+        for m, seeds in every.items()
+        if seeds
+    }
 
 
 SHOWN = 600
@@ -163,7 +165,7 @@ def consistency_figures(
     data = sources.load(task["data"], request.data_dir)
     planes, charts = {}, {}
     for title, (history, method) in panels.items():
-        infos = {at: info for s, at, info in reader.info_of(history.record, method, ClassRelations) if s == seed}
+        infos = reported(history.record, method, ClassRelations)[seed]
         name = "relations-" + re.sub(r"\W+", "-", title.lower())
         charts[name] = report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos))
         network = history.model(method, seed=seed)
@@ -183,9 +185,10 @@ def consistency_figures(
 
 def class_norms(history: History, method: str) -> list[report.Shared]:
     """The share of each class in the last cohort's training data, and the length of its weights, by seed."""
-    last = {seed: info for seed, _, info in reader.info_of(history.record, method, ClassRelations)}
-    counts = {seed: info.counts or () for seed, info in last.items()}
-    return [([n / sum(counts[s]) for n in counts[s]], info.class_norms or ()) for s, info in last.items()]
+    every = [
+        (info.counts or (), info.class_norms or ()) for info in last(history.record, method, ClassRelations).values()
+    ]
+    return [([n / sum(counts) for n in counts], norms) for counts, norms in every]
 
 
 def plane(
@@ -290,8 +293,7 @@ def _gradients_of(
     history: History, label: str, term: ClassRelation, seed: int, data: Dataset, local: Mapping[str, Any]
 ) -> Mapping[str, Ratio]:
     """Ratios by parameter, the mean over clients, from the model and the soft labels that a run ended with."""
-    infos = {at: info for s, at, info in reader.info_of(history.record, label, ClassRelations) if s == seed}
-    soft_labels = torch.tensor(infos[max(infos)].sl)
+    soft_labels = torch.tensor(last(history.record, label, ClassRelations)[seed].sl)
     ratios = []
     for i, rows in enumerate(reader.part_of(history.folder, "train", seed)[1]):
         network, key = history.model(label, seed=seed), Key(seed) / "gradient" / i

@@ -47,7 +47,7 @@ from unskew.papers.claims import Claim, Comparison, decide, paired
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.protocol import SgdConfig
 from unskew.record.logs import require_none_diverged
-from unskew.record.reader import info_of
+from unskew.report import tables
 from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve, curve, curve_by_round
 from unskew.run.again import complete
@@ -445,10 +445,10 @@ def groups_found(history: History) -> dict[str, list[float]]:
     """Adjusted Rand index of each method's last groups and the domains, by seed; empty without domains."""
     record, out = history.record, dict[str, list[float]]()
     for method in record.reports(ClientGroups):
-        last = {seed: members(info) for seed, _, info in info_of(record, method, ClientGroups)}
+        last = tables.last(record, method, ClientGroups)
         truth = {seed: record.partitions[seed].domains for seed in last}
         if last and all(len(set(of)) > 1 for of in truth.values()):
-            out[method] = [adjusted_rand(last[seed], truth[seed]) for seed in sorted(last)]
+            out[method] = [adjusted_rand(members(last[seed]), truth[seed]) for seed in sorted(last)]
     return out
 
 
