@@ -63,6 +63,19 @@ def test_a_trial_measures_every_stage_of_two_populations_and_stdout_is_json(tmp_
     assert all(r["value"] > 0 and r.get("peak_gb", 1) > 0.05 for r in rows if "clients" in r)
 
 
+def test_robust_means_are_measured_without_and_with_an_attack(tmp_path: Path) -> None:
+    """With nobody malicious a trimmed mean leaves nobody out; it was refused, as too few for twenty clients."""
+    printed = called("security", "--quick", "--only", "backdoor", "--json", "--figures", str(tmp_path))
+    assert printed.exit_code == 0, printed.output
+    rows = json.loads(printed.stdout)["rows"]
+    whole = {(case, "balanced accuracy") for case in ("digits/none/0", "digits/backdoor/0.2")}
+    assert {(r["case"], r["what"]) for r in rows} == {*whole, ("digits/backdoor/0.2", "attack success")}
+    assert len({r["contender"] for r in rows}) == 6
+    assert all(0 <= r["value"] <= 1 and r["unit"] == "1" for r in rows)
+    lines = (tmp_path / "attacks-digits.md").read_text("utf-8").splitlines()
+    assert [line.count("|") for line in lines] == [9] * 5
+
+
 def test_the_gpus_check_finds_what_it_imports() -> None:
     check = Path(__file__).parents[2] / "bench" / "gpu_check.py"
     assert runpy.run_path(str(check), run_name="imported")["say"]

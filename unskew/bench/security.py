@@ -81,7 +81,7 @@ def methods(clients: int, fraction: float) -> dict[str, Any]:
     return {
         "mean": plain,
         "median": wrap(plain, Median()),
-        "trimmed mean": wrap(plain, TrimmedMean(min((malicious + 0.5) / clients, 0.49))),
+        "trimmed mean": wrap(plain, TrimmedMean(malicious / clients)),
         "multi-Krum": wrap(plain, MultiKrum(min(malicious, (clients - 3) // 2))),
         "geometric median": wrap(plain, GeometricMedian()),
         "norm bound": wrap(plain, NormBound()),
