@@ -41,9 +41,8 @@ Labels = npt.NDArray[np.int64]
 
 def recalls(logits: Outputs, y: Labels) -> npt.NDArray[np.float64]:
     """Share of each occurring class's examples that are found, classes ascending."""
-    from sklearn.metrics import recall_score  # a run that does not ask for it need not import it
-
-    shares: npt.NDArray[np.float64] = recall_score(y, logits.argmax(1), labels=np.unique(y), average=None)
+    _, of = np.unique(y, return_inverse=True)
+    shares: npt.NDArray[np.float64] = np.bincount(of, logits.argmax(1) == y) / np.bincount(of)
     return shares
 
 
@@ -64,9 +63,20 @@ def lowest_recall(logits: Outputs, y: Labels) -> float:
 
 def macro_f1(logits: Outputs, y: Labels) -> float:
     """Mean F1 over the classes that occur or are predicted; NaN for one class."""
-    from sklearn.metrics import f1_score
+    from sklearn.metrics import f1_score  # a run that does not ask for it need not import it
 
     return float(f1_score(y, logits.argmax(1), average="macro", zero_division=0.0)) if several(y) else float("nan")
+
+
+def area(scores: npt.NDArray[np.float64], positive: npt.NDArray[np.bool_]) -> float:
+    """Share of the pairs of a positive and a negative that the scores rank correctly, ties half: the AUROC.
+
+    Scikit-learn's takes thirty times as long for a client's few rows, which explanations measure a thousand times.
+    """
+    from scipy.stats import rankdata
+
+    n = np.count_nonzero(positive)
+    return float((rankdata(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(scores) - n)))
 
 
 def auroc(logits: Outputs, y: Labels) -> float:
@@ -74,10 +84,8 @@ def auroc(logits: Outputs, y: Labels) -> float:
 
     Scores are log-odds of the classes, which compare examples whatever the size of their logits.
     """
-    from sklearn.metrics import roc_auc_score
-
     odds = log_odds(logits)
-    return float(np.mean([roc_auc_score(y == c, odds[:, c]) for c in np.unique(y)])) if several(y) else float("nan")
+    return float(np.mean([area(odds[:, c], y == c) for c in np.unique(y)])) if several(y) else float("nan")
 
 
 def log_odds(logits: Outputs) -> Outputs:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.info import Info, RankedClasses
-from unskew.tasks.classification import CLASSIFICATION, Labels, Outputs, named, several
+from unskew.tasks.classification import CLASSIFICATION, Labels, Outputs, area, named, several
 from unskew.tasks.kind import TaskKind
 from unskew.tasks.measure import ACCURACY, FEWEST, Array, Measure
 from unskew.tasks.targets import CLASS, LABELS
@@ -57,9 +57,7 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
 
 def auroc(outputs: Outputs, y: Labels) -> float:
     """Area under the curve of sensitivity against 1 - specificity; NaN for one class."""
-    from sklearn.metrics import roc_auc_score  # a run that does not ask for it need not import it
-
-    return float(roc_auc_score(y, outputs[:, 0])) if several(y) else float("nan")
+    return area(outputs[:, 0], y == 1) if several(y) else float("nan")
 
 
 def auroc_by_row(outputs: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
@@ -84,7 +82,7 @@ def auroc_by_row(outputs: Outputs, y: Labels) -> npt.NDArray[np.float64] | None:
 
 def average_precision(outputs: Outputs, y: Labels) -> float:
     """Area under the precision-recall curve, as a sum of steps; NaN for one class."""
-    from sklearn.metrics import average_precision_score
+    from sklearn.metrics import average_precision_score  # a run that does not ask for it need not import it
 
     return float(average_precision_score(y, outputs[:, 0])) if several(y) else float("nan")
 
