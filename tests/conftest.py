@@ -102,16 +102,12 @@ def drawn() -> None:
 
 @pytest.fixture(autouse=True)
 def _undrawn(request: pytest.FixtureRequest) -> None:
-    """Outside the tests of papers a page is written without drawing, unless a test asks for it.
+    """A page is written without drawing, unless a test asks for it.
 
     A test that is the first to import the figures draws them, since importing them would cost the others more.
     """
-    if "unskew.report.charts" in sys.modules and "drawn" not in request.fixturenames and not _draws(request.path):
+    if "unskew.report.charts" in sys.modules and "drawn" not in request.fixturenames:
         request.getfixturevalue("undrawn")
-
-
-def _draws(path: Path) -> bool:
-    return path.relative_to(Path(__file__).parent).parts[0] == "papers"
 
 
 OUTCOMES: list[tuple[str, str, str]] = []

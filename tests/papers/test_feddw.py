@@ -84,6 +84,7 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
     assert "feddw (G) ends above moon (G) on cifar10, practical" in {c.text for c in result.claims}
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
     result = feddw.compatibility(request("compatibility", tmp_path))
     rows, own, there = by(result), "cifar10, pathological", "cifar100, pathological"
