@@ -19,7 +19,7 @@ from unskew.data.split import Dirichlet
 from unskew.experiment.config import Runtime, World
 from unskew.files import write_atomically
 from unskew.protocol import SgdConfig
-from unskew.report import charts
+from unskew.report import charts, render, section
 from unskew.report.stats import curve
 from unskew.world.attack import ALIE, IPM, Attack, Backdoor, Gaussian, Honest, LabelFlip, SignFlip
 from unskew.wrappers.base import wrap
@@ -142,41 +142,34 @@ def measure(
             say(f"{case}: {', '.join(values)}")
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
-            write_atomically(figures / f"attacks-{name}.svg", figure(rows, name))
-            write_atomically(figures / f"attacks-{name}.md", table(rows, name))
+            own = [row for row in rows if row["case"].startswith(f"{name}/")]
+            write_atomically(figures / f"attacks-{name}.svg", figure(own, name))
+            write_atomically(figures / f"attacks-{name}.md", table(own))
     return rows
 
 
-def table(rows: Sequence[BenchRow], suite: str) -> str:
+def table(rows: Sequence[BenchRow]) -> str:
     """Write the rows of a suite as a table in Markdown: percent, with the standard deviation over several seeds."""
     contenders = list(dict.fromkeys(row["contender"] for row in rows))
-    lines: dict[tuple[str, str, str], dict[str, str]] = {}
+    lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        name, attack, share = row["case"].split("/")
-        if name == suite:
-            spread = f" ± {100 * row['deviation']:.1f}" if "deviation" in row else ""
-            place = lines.setdefault((attack, share, row["what"]), {})
-            place[row["contender"]] = f"{100 * row['value']:.1f}{spread}"
+        _, attack, share = row["case"].split("/")
+        at = attack + ": how often it opens" * (row["what"] == "attack success"), f"{100 * float(share):.0f}%"
+        spread = f" ± {100 * row['deviation']:.1f}" if "deviation" in row else ""
+        lines.setdefault(at, {})[row["contender"]] = f"{100 * row['value']:.1f}{spread}"
     head = ["attack", "malicious clients", *contenders]
-    text = [head, ["---"] * len(head)]
-    for (attack, share, what), cells in lines.items():
-        opens = ": how often it opens" if what == "attack success" else ""
-        text.append([attack + opens, f"{100 * float(share):.0f}%", *(cells[c] for c in contenders)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in text).replace(" --- ", "---").replace("| |", "||")
+    cells = [(*at, *(of.get(c, "–") for c in contenders)) for at, of in lines.items()]
+    return render.markdown(section.table("", head, cells))
 
 
 def figure(rows: Sequence[BenchRow], suite: str) -> str:
     """Draw accuracy against the share of malicious clients that flip signs, with the range of seeds, as SVG."""
     points: dict[str, dict[float, Sequence[float]]] = {}
     for row in rows:
-        name, attack, share = row["case"].split("/")
-        if name == suite and row["what"] == "balanced accuracy" and attack in ("none", "sign_flip"):
-            points.setdefault(row["contender"], {})[float(share)] = row.get("values", (row["value"],))
-    seeds = max((len(values) for of in points.values() for values in of.values()), default=1)
-    lines = {
-        method: curve([100 * f for f in sorted(of)], [of[f] for f in sorted(of)], seeds)
-        for method, of in points.items()
-    }
+        _, attack, share = row["case"].split("/")
+        if row["what"] == "balanced accuracy" and attack in ("none", "sign_flip"):
+            points.setdefault(row["contender"], {})[100 * float(share)] = row.get("values", (row["value"],))
+    lines = {m: curve(of, list(of.values()), max(map(len, of.values()))) for m, of in points.items()}
     text = f"Balanced accuracy on {suite} by the share of clients that send three times the opposite of their update."
     rows_of = charts.of_curves(lines, 100.0)
     drawn = charts.curves(rows_of, charts.colours(list(lines)), "malicious clients, %", "balanced accuracy, %")
