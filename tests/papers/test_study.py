@@ -74,18 +74,21 @@ def test_the_papers_size_needs_the_papers_data(tmp_path: Path) -> None:
     assert not exact.notes
 
 
-@pytest.mark.parametrize("name", ["feddw/table1", "feddistr/tradeoff"])
-def test_a_column_whose_data_are_missing_is_said_and_the_others_are_run(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "missing"), [("feddw/table1", "imdb"), ("feddistr/tradeoff", "usps"), ("advise/natural", "parkinsons")]
+)
+def test_a_column_whose_data_are_missing_is_said_and_the_others_are_run(
+    name: str, missing: str, tmp_path: Path
+) -> None:
     """Nothing but digits is there; Table I has IMDB whole at both sizes."""
-    digits = {"task": {"data": "digits", "model": "mlp"}}
-    on = {"feddw/table1": ["here, practical", "imdb, practical"], "feddistr/tradeoff": ["here", "usps"]}[name]
+    digits, on = {"task": {"data": "digits", "model": "mlp"}}, ["here", missing]
     draft = Draft.of(request(name, "small", tmp_path, tmp_path, grounds={"here": digits}, on=on))
     runs = (feddistr.grounds(draft) if "distr" in name else draft.on(on)).keys()
-    assert list(runs) == on[:1]
+    assert list(runs) == ["here"]
     (note,) = draft.request.notes
-    assert note.startswith(f"Not run on {on[1].partition(',')[0]}: ")
+    assert note.startswith(f"Not run on {missing}: {missing} was not found")
     with pytest.raises(DataError, match="was not found"):
-        draft.on(on[1:])
+        draft.on([missing])
 
 
 def test_a_draft_counts_the_seeds_and_seconds_of_its_runs_and_fills_its_page(tmp_path: Path) -> None:

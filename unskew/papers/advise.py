@@ -257,8 +257,8 @@ def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[i
 def natural(request: ReproductionRequest) -> Result:
     """Ask for advice on five natural suites (resumed if interrupted), and compare it with a full comparison."""
     draft = Draft.of(request)
-    for name in draft["grounds"]:
-        began, table = time.monotonic(), draft.ground(name)
+    for name, table in draft.on(draft["grounds"]).items():
+        began = time.monotonic()
         without = table.pop("without", ())
         methods = {label: of for label, of in draft["methods"].items() if label not in without}
         # Advice gets FedAvg alone: what races is its own choice.

@@ -67,7 +67,7 @@ def scale(request: ReproductionRequest) -> Result:
     draft = judged(request)
     at = {where.partition(":")[0].partition(", ")[2]: where for where in dict.fromkeys(r.setting for r in draft.rows)}
     for column, m in itertools.product(("N=50", "N=100"), draft["one"]):
-        both = [[draft.values(who, at[c], G) for c in ("standard", column)] for who in (m, "feddw")]
+        both = [[draft.values(who, at.get(c, ""), G) for c in ("standard", column)] for who in (m, "feddw")]
         if all(values for of in both for values in of):
             theirs, ours = (paired(few, many) for few, many in both)
             cells = [[TABLE2[who].get(f"cifar10, {c}") for c in ("standard", column)] for who in (m, "feddw")]

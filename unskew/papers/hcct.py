@@ -473,9 +473,9 @@ def known_groups(request: ReproductionRequest) -> Result:
     """Clients in known groups: do HCCT and IFCA recover them, and does it help?"""
     draft = Draft.of(request)
     for name, runs in compared(draft).items():
-        each = [groups_found(history) for history in runs]
-        for method in sorted(draft["experiment"]["methods"].keys() & each[0].keys()):
-            indices = [index for of in each for index in of[method]]
+        found = groups_found(*runs)
+        for method in sorted(draft["experiment"]["methods"].keys() & found.keys()):
+            indices = found[method]
             draft.add(method, name, "adjusted Rand", indices)
             text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
             draft.claims.append(counted(text, [v - FOUND for v in indices], "of the index", 1.0, "+.2f"))

@@ -23,7 +23,7 @@ from unskew.data.inputs import tokens, vocabulary
 from unskew.data.named import arrays_of
 from unskew.history import History
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired, same
+from unskew.papers.claims import Claim, counted, paired, same
 from unskew.papers.result import Result
 from unskew.papers.study import Draft, ReproductionRequest, groups_found, merged, published, rows_of, write_npz
 from unskew.record.logs import ADAPTED, SERVED, gap_name
@@ -266,5 +266,5 @@ def suite(request: ReproductionRequest) -> Result:
             above(f"adapting helps unseen clients of {m}", (m, adapted), (m, served))
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
-        draft.claims.append(decide(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
+        draft.claims.append(counted(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
     return draft.result()

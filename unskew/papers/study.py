@@ -37,7 +37,7 @@ import torch
 from unskew import schema
 from unskew.data import sources
 from unskew.data.dataset import Dataset
-from unskew.data.named import arrays_of
+from unskew.data.named import NAMED, arrays_of
 from unskew.errors import DataError, DivergedError
 from unskew.experiment import config
 from unskew.history import History, load_run
@@ -194,6 +194,8 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
     if draw is None:
         if source in SIZES:
             load(request, source)
+        elif source in NAMED:
+            arrays_of(source, request.data_dir)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
     data = load(request, source)
@@ -441,14 +443,14 @@ def final(history: History, method: str, metric: str) -> tuple[float, ...]:
     return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), ())
 
 
-def groups_found(history: History) -> dict[str, list[float]]:
+def groups_found(*runs: History) -> dict[str, list[float]]:
     """Adjusted Rand index of each method's last groups and the domains, by seed; empty without domains."""
-    record, out = history.record, dict[str, list[float]]()
-    for method in record.reports(ClientGroups):
+    out: dict[str, list[float]] = {}
+    for record, method in ((run.record, method) for run in runs for method in run.record.reports(ClientGroups)):
         last = tables.last(record, method, ClientGroups)
-        truth = {seed: record.partitions[seed].domains for seed in last}
+        truth = {seed: record.partitions[seed].domains for seed in sorted(last)}
         if last and all(len(set(of)) > 1 for of in truth.values()):
-            out[method] = [adjusted_rand(members(last[seed]), truth[seed]) for seed in sorted(last)]
+            out.setdefault(method, []).extend(adjusted_rand(members(last[seed]), of) for seed, of in truth.items())
     return out
 
 
