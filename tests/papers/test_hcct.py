@@ -1,4 +1,4 @@
-"""HCCT's reproductions: what is published, who holds what, what is chosen and claimed, and toy runs of all five."""
+"""HCCT's reproductions: what is published, who holds what, what is claimed, and toy runs of all five."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,11 +104,6 @@ def test_three_clients_share_two_halves_of_the_classes(dataset: Dataset) -> None
         thirds(dataset, KEY, 0.5, 300)
 
 
-# ---------------------------------------------------------------- what is chosen and claimed
-def test_alpha_by_rule_is_the_best_on_validation_data_and_the_smallest_of_equals() -> None:
-    assert hcct.chosen({0.01: 0.5, 0.1: 0.7, 0.5: 0.7, 1.0: 0.6}) == 0.1
-
-
 RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "hcct_p")}
 
 
@@ -145,20 +140,21 @@ def test_the_nine_methods_run_with_both_alphas_on_domains(toy: Path, tmp_path: P
     divide = {"by": "domains", "per_domain": 2, "train": 25}
     tasks = {"Digit": shrunk(toy, divide, local={"local_epochs": 1, "drop_last": False})}
     tasks["Digit"]["task"] |= {"model": "cnn_small", "model_options": {"norm": "batch"}}
-    result = reproduce("table4", tmp_path, tasks, shares=[0.1, 1.0], grounds={"Digit": {"methods": fewer}})
+    result = reproduce("table4", tmp_path, tasks, grounds={"Digit": {"methods": fewer}})
     rows = {(r.method, r.metric): r for r in result.rows}
     methods = {m for m, metric in rows if metric == "error"}
-    assert methods == {*hcct.TABLE4, hcct.BY_RULE, hcct.BY_DOMAIN} | RELEASED
+    assert methods == {*hcct.TABLE4, hcct.BY_PILOT, hcct.BY_DOMAIN} | RELEASED
     assert {rows[m, "error"].spread_over for m in methods} == {"clients"}
     assert rows["hcct", "error"].paper == rows["hcct, released code", "error"].paper == pytest.approx(0.2006)
     assert rows["hcct", "error.seeds_std"].paper == pytest.approx(0.0066)
     assert rows["hcct", "error.max"].paper == pytest.approx(0.3944)
     assert rows["hcct_p", "error.max"].paper is None
-    assert {a / 25 for a in rows[hcct.BY_RULE, "alpha"].seeds} <= {0.1, 1.0}
-    assert {m for m, metric in rows if metric == "error.validation"} == {"pilot, alpha 0.1 D", "pilot, alpha 1 D"}
-    assert [c.text for c in result.claims if not c.text.startswith("as published")] == [
+    assert rows[hcct.BY_PILOT, "error"].paper == pytest.approx(0.2006)
+    assert {a / 25 for a in rows[hcct.BY_PILOT, "alpha"].seeds} <= {0.0, 0.1, 0.25, 0.5, 1.0}
+    assert len(rows[hcct.BY_PILOT, "alpha"].seeds) == 2
+    assert [c.text for c in result.claims] == [
         f"Digit: {m} has a smaller error than all that is not HCCT"
-        for m in ("hcct", hcct.BY_RULE, "hcct, released code")
+        for m in ("hcct", hcct.BY_PILOT, "hcct, released code")
     ]
     heads, _ = pivot(result.rows)
     assert {"error, %", "error.seeds_std, %", "alpha"} <= set(heads)

@@ -7,10 +7,6 @@ differs from the text.
 Error      1 - accuracy of a client's own model on its own test data, in the last round.  The published numbers are each
            client's best round on its test data, lower by up to a few points where training is noisy.
 Division   redrawn for every seed, and kept as a manifest; every method of a seed has the same one.
-Rule       alpha by rule: of `shares` of the clients' mean number of training examples, the one with which HCCT has the
-           highest accuracy on validation data.  They are a fifth of every client's *training* data; a pilot of half the
-           rounds trains on the rest and is judged by the mean of its last five rounds, ties to the smaller alpha.  The
-           run that counts trains on everything.  Test data decide nothing.
 """
 
 import itertools
@@ -29,7 +25,6 @@ import torch
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.federated import ClientIndex, ClientIndices, FederatedData, federate, to_manifest
-from unskew.data.patients import part_of
 from unskew.data.rows import as_tensor
 from unskew.data.split import ByGroup, HalfNormal
 from unskew.errors import DataError
@@ -53,6 +48,7 @@ from unskew.papers.study import (
 )
 from unskew.record.reader import info_of
 from unskew.report.stats import Curve
+from unskew.report.tables import last
 
 Floats = npt.NDArray[np.float64]
 Clients = Sequence[ClientIndex]
@@ -144,16 +140,6 @@ def _cut(rows: npt.NDArray[np.int64], train: float, test: float, key: Key) -> Cl
 def _client(train: npt.NDArray[np.int64], test: npt.NDArray[np.int64]) -> ClientIndex:
     nothing = np.zeros(0, np.int64)
     return ClientIndex(*(torch.from_numpy(np.sort(part)) for part in (train, nothing, test)))
-
-
-def held_out(clients: Clients, fraction: float, key: Key) -> Clients:
-    """The same clients with a share of their training data as validation data; one training example stays."""
-    out = []
-    for i, c in enumerate(clients):
-        drawn = (key / i).numpy().permutation(c.train.numpy())
-        val = part_of(len(drawn), fraction)
-        out.append(replace(_client(drawn[val:], c.test.numpy()), val=torch.from_numpy(np.sort(drawn[:val]))))
-    return tuple(out)
 
 
 def in_groups(
@@ -280,16 +266,12 @@ def _means(errors: Iterable[Floats]) -> list[float]:
     return [float(e.mean()) for e in errors]
 
 
-def add_errors(
-    draft: Draft,
-    setting: str,
-    errors: Mapping[str, Sequence[Floats]],
-    metric: str = "error",
-    paper: float | None = None,
-) -> None:
+def add_errors(draft: Draft, setting: str, errors: Mapping[str, Sequence[Floats]], metric: str = "error") -> None:
     """Add a row for each method: the mean over clients and their spread (ddof 0), both averaged over seeds."""
+    printed = draft.printed(setting)
     for method, of in errors.items():
         values, std = _means(of), float(np.mean([e.std() for e in of]))
+        paper = printed.get((LIKE.get(method, method), metric))
         draft.rows.append(Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values)))
 
 
@@ -343,58 +325,25 @@ def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]
 
 
 # ---------------------------------------------------------------- nine methods on three tasks (Tables IV and V)
-BY_RULE, BY_DOMAIN, RELEASED = "hcct, alpha by rule", "groups by true domain", ", released code"
-LIKE = {BY_RULE: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct", "hcct_e", "hcct_p")}}
+BY_PILOT, BY_DOMAIN, RELEASED = "hcct, alpha by pilot", "groups by true domain", ", released code"
+LIKE = {BY_PILOT: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct", "hcct_e", "hcct_p")}}
 """Rows of ours, and the published row beside them."""
-
-LAST = 5
-"""Rounds of a pilot that judge it."""
 
 
 def table4(request: ReproductionRequest) -> Result:
-    """All nine methods with the settings of Table III, HCCT also with alpha by rule."""
+    """All nine methods with the settings of Table III, and HCCT with alpha by its pilot."""
     draft = Draft.of(request)
-    for task in tasks(draft):
-        name, runs, alphas, pilots = task.name, [], [], []
-        for seed in draft["seeds"]:
-            clients = task.clients(seed)
-            pilots.append(_pilot(task, clients, seed))
-            alphas.append(chosen(pilots[-1]) * _mean_size(clients))
-            by_rule = {BY_RULE: {"name": "hcct", "alpha": alphas[-1]}}
-            methods = {**task.settings["methods"], **by_rule, **by_domain(task.dataset, clients)}
-            runs.append(task.run(seed, clients, methods, eval_every=5))
-            request.callback.note(f"{name}, seed {seed}: alpha by rule is {alphas[-1]:.1f}")
+    for name, runs in compared(draft).items():
         errors = client_errors(runs)
         _table4_rows(draft, name, errors, runs)
-        draft.add(BY_RULE, name, "alpha", alphas)
-        for s in draft["shares"]:
-            draft.add(f"pilot, alpha {s:g} D", name, "error.validation", [1.0 - scores[s] for scores in pilots])
-        for m in ("hcct", BY_RULE, f"hcct{RELEASED}") if name == "Digit" else ():
+        chosen = [info.alpha for h in runs for info in last(h.record, BY_PILOT, JudgedGroups).values()]
+        draft.add(BY_PILOT, name, "alpha", [alpha for alpha in chosen if alpha is not None])
+        for m in ("hcct", BY_PILOT, f"hcct{RELEASED}") if name == "Digit" else ():
             others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
             steps = {f"{other} above it by": paired(_means(errors[other]), _means(errors[m])) for other in others}
             draft.claims.append(ordered(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
-        draft.curves = draft.curves or error_curves(runs)
     draft.judge()
     return draft.result()
-
-
-def _mean_size(clients: Clients) -> float:
-    return float(np.mean([len(c.train) for c in clients]))
-
-
-def _pilot(task: ImageTask, clients: Clients, seed: int) -> dict[float, float]:
-    """The accuracy on validation data with each of the shares, from which alpha is chosen."""
-    shares, rounds = task.draft["shares"], max(task.settings["rounds"] // 2, 1)
-    parts = held_out(clients, task.draft["held_out"], task.key(seed) / "pilot")
-    methods = {f"{s:g}": {"name": "hcct", "alpha": s * _mean_size(parts)} for s in shares}
-    history = task.run(seed, parts, methods, "pilot", rounds=rounds, evaluate=[])
-    accuracies = {s: history.frame.curve(f"{s:g}", seed, "val.accuracy") for s in shares}
-    return {s: float(np.mean([*by_round.values()][-LAST:])) for s, by_round in accuracies.items()}
-
-
-def chosen(scores: Mapping[float, float]) -> float:
-    """The share with the highest accuracy; the smallest of equally good ones."""
-    return min(scores, key=lambda share: (-scores[share], share))
 
 
 def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
@@ -410,10 +359,8 @@ def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
 def _table4_rows(draft: Draft, name: str, errors: Mapping[str, Sequence[Floats]], runs: Sequence[History]) -> None:
     for method, values in errors.items():
         like = LIKE.get(method, method)
-        printed = TABLE4.get(like, {})
-        add_errors(draft, name, {method: values}, paper=share(printed.get(name)))
         if len(values) > 1:
-            over, std = float(np.std(_means(values), ddof=1)), share(printed.get(f"{name} ±"))
+            over, std = float(np.std(_means(values), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
             draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
         best = [1.0 - v for history in runs for v in final(history, method, "personal.accuracy.mean.best")]
         draft.add(method, name, "error.best", best)
