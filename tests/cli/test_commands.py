@@ -1,11 +1,14 @@
 """What the commands print: JSON and nothing else on stdout, progress on stderr, help that teaches."""
 
 import json
+import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unskew.cli.options import as_settings
 from unskew.papers import study
 
 from .conftest import Said, Unskew
@@ -21,16 +24,25 @@ def document(text: str) -> Any:
 
 
 # ---------------------------------------------------------------- run and resume
-def test_a_table_is_run_by_its_two_columns(unskew: Unskew, here: Path) -> None:
-    rows = [f"{i % 7},{'fg'[i % 2]},{'yes' if i % 3 else 'no'},{'Basel' if i < 30 else 'Chur'}" for i in range(60)]
-    (here / "visits.csv").write_text("\n".join(["age,sex,ill,site", *rows]))
-    columns = ("--target", "ill", "--client", "site")
-    said = unskew("run", "visits.csv", *columns, "--set", "rounds=1", "--seed", "0", "--out", "r", "--json")
+def test_a_table_is_looked_at_and_run_with_the_same_options(unskew: Unskew, here: Path) -> None:
+    rows = [f"{i % 7};{'fg'[i % 2]};{'yes' if i % 3 else 'no'};{'Basel' if i < 30 else 'Chur'}" for i in range(60)]
+    (here / "visits.csv").write_text("\n".join(["age;sex;ill;site", *rows]))
+    options = ("--target", "ill", "--client", "site", "--separator", ";", "--gaps", "x", "--test", "0.3")
+    said = unskew("run", "visits.csv", *options, "--rounds", "1", "--seed", "0", "--out", "r", "--json")
     assert {r["method"] for r in document(said.out)["rows"]} >= {"fedavg", "independent", "centralised"}
-    assert 'data = "csv:visits.csv"' in (here / "r" / "config.toml").read_text()
-    for source, given in (("visits.csv", columns), ("heart", ())):
-        said = unskew("data", source, *given, "--out", "d.html")
-        assert said.err.splitlines()[-1] == " ".join(("next: unskew advise", source, *given))
+    config = tomllib.loads((here / "r" / "config.toml").read_text())
+    assert (config["rounds"], config["task"]["data"]) == (1, "csv:visits.csv")
+    given = {"target": "ill", "client": "site", "separator": ";", "gaps": ["x"], "test": 0.3}
+    assert config["task"]["data_options"] == given
+    for source, words in (("visits.csv", options), ("heart", ())):
+        said = unskew("data", source, *words, "--out", "d.html")
+        assert said.err.splitlines()[-1] == "next: " + shlex.join(("unskew", "advise", source, *words))
+
+
+def test_several_targets_are_a_list_and_a_value_may_follow_an_equals_sign() -> None:
+    given = ["my.csv", "--target", "days", "--target=died", "--model", "mlp", "--quiet"]
+    settings = ["--set", 'task.data_options.target=["days", "died"]', "--set", "task.model=mlp"]
+    assert as_settings(given, ["--quiet"]) == [*settings, "my.csv", "--quiet"]
 
 
 def test_seeds_are_added_to_a_run_that_decides_too_little(unskew: Unskew, here: Path) -> None:

@@ -8,10 +8,7 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import click
+from typing import Any
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -39,8 +36,6 @@ def main() -> None:
         sys.stdout.flush()
     except UnskewError as error:
         _end(type(error).__name__, str(error), error.exit_code)
-    except click.NoSuchOption as error:
-        _end("UsageError", _setting_instead(error) or error.format_message(), error.exit_code)
     except click.ClickException as error:
         _end("UsageError", error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -66,18 +61,6 @@ def main() -> None:
         if code == 130:
             _end("Interrupted", "stopped by request", 130)
         sys.exit(code)
-
-
-def _setting_instead(error: "click.NoSuchOption") -> str | None:
-    """A sentence on an option that is really a setting; None if the command takes no settings."""
-    from unskew.experiment.config import setting_named
-
-    if error.ctx is None or all(parameter.name != "settings" for parameter in error.ctx.command.params):
-        return None
-    setting = setting_named(error.option_name.lstrip("-").replace("-", "_"))
-    if setting is None:
-        return None
-    return f"No such option: {error.option_name}; a setting of the experiment is changed with --set {setting}=VALUE"
 
 
 def _warn(

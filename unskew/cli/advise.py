@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.options import AsJson, Client, DataDir, Quiet, Settings, Target, as_file, load_own, located, tell, then
+from unskew.cli.options import AsJson, DataDir, Quiet, Settings, as_file, load_own, located, tell, then
 from unskew.cli.tables import width
 from unskew.errors import shown
 
 
 def advise(
     experiment: Annotated[str, typer.Argument()] = "digits",
-    target: Target = None,
-    client: Client = None,
     settings: Settings = None,
     fresh_seeds: Annotated[int, typer.Option(help="Seeds under which the numbers are measured.")] = 5,
     minutes: Annotated[
@@ -49,7 +47,7 @@ def advise(
     from unskew.decide.advice.page import EXPERIMENT, require_place, screen, write_advice
     from unskew.run.progress import watching
 
-    chosen = load_own(experiment, located(settings, data_dir, target, client))
+    chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-advice-{datetime.now():%Y%m%d-%H%M%S}"
     require_place(folder, chosen)
     with watching(quiet) as callback:

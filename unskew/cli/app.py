@@ -21,6 +21,7 @@ from unskew.cli.data import data
 from unskew.cli.doctor import doctor
 from unskew.cli.fed import fed
 from unskew.cli.leave_out import leave_one_out
+from unskew.cli.options import Settable
 from unskew.cli.plan import plan
 from unskew.cli.predict import predict
 from unskew.cli.prior import prior
@@ -85,7 +86,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "doctor": (doctor, "Check this installation and machine."),
 }
 for name, (command, short) in COMMANDS.items():
-    app.command(name=name, short_help=short)(command)
+    app.command(name=name, cls=Settable, short_help=short)(command)
 app.add_typer(fed, name="fed", short_help="Coordinate a federation of real sites.")
 app.add_typer(site, name="site", short_help="Take part in a federation with your own data.")
 app.command(name="bench", help=HELP, short_help="Measure unskew itself.")(bench)

@@ -3,52 +3,19 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import (
-    AsJson,
-    Client,
-    DataDir,
-    Decimal,
-    Encoding,
-    Gaps,
-    Separator,
-    Target,
-    Thousands,
-    load_own,
-    table_at,
-    then,
-)
+from unskew.cli.options import AsJson, DataDir, Settings, load_own, located, table_at, then
 from unskew.cli.tables import width
 from unskew.errors import ConfigError, shown
 
 
 def data(
     source: Annotated[str, typer.Argument(metavar="FILE|NAME")],
-    target: Target = None,
-    client: Client = None,
-    patient: Annotated[str | None, typer.Option(help="Column of who is in the row; patients are counted.")] = None,
-    patient_ids: Annotated[
-        str | None, typer.Option(help="network: an id is one person at all sites; site: each site has ids of its own.")
-    ] = None,
-    test: Annotated[str | None, typer.Option(help="Column that says which are test rows, or a file of them.")] = None,
-    latest: Annotated[
-        str | None, typer.Option(help="Column of when each row was; the test rows are each site's latest fifth.")
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option(help="Beside --latest: test rows are all after this date or number, as in 2024-06-30.")
-    ] = None,
-    separator: Separator = None,
-    thousands: Thousands = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    gaps: Gaps = None,
-    leave_out: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
+    settings: Settings = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with figures here, as data.html.")] = None,
     as_json: AsJson = False,
@@ -58,27 +25,18 @@ def data(
     FILE is a table, a folder with one for each site, or an experiment (.toml);
     NAME is a data set, such as images:PATH.  Nothing is trained.
 
+    Columns of a table: [bold]--target --client --patient --patient-ids --test --leave-out[/].
+    How a CSV file is written: [bold]--separator --decimal --thousands --encoding --gaps[/].
+
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
+    [dim]unskew data visits.csv --target ill --test '{ latest = "day", after = "2024-06-30" }'[/]
     [dim]unskew data heart[/]
     """
-    options: dict[str, Any] = {
-        "target": target[0] if target is not None and len(target) == 1 else target or None,
-        "client": client,
-        "patient": patient,
-        "patient_ids": patient_ids,
-        "test": test if latest is None and after is None else _latest(latest, after, test),
-        "separator": separator,
-        "thousands": thousands,
-        "decimal": decimal,
-        "encoding": encoding,
-        "gaps": gaps or None,
-        "leave_out": leave_out or None,
-    }
-    options = {key: value for key, value in options.items() if value is not None}
-    name, settings = _named(source, options)
+    given = located(settings, data_dir)
+    name, own = _named(source, given)
     from unskew.data.look import describe
 
-    seen = describe(name, data_dir=data_dir, **settings)
+    seen = describe(name, data_dir=data_dir, **own)
     from unskew.report.data_page import screen, write_look
 
     if out is not None:
@@ -91,28 +49,21 @@ def data(
         print(f"page: {out}", file=sys.stderr)
     if out is None and not source.endswith(".toml"):
         then(*sys.argv[1:], "--out", "data.html")
-    elif options.keys() <= {"target", "client"} and table_at(source):
-        columns = [word for name in target or () for word in ("--target", name)]
-        then("advise", source, *columns, *(["--client", client] if client else ()))
+    elif table_at(source):
+        then("advise", *(word for word in sys.argv[2:] if word not in ("--out", str(out))))
 
 
-def _latest(column: str | None, after: str | None, test: str | None) -> dict[str, Any]:
-    """The setting `test` that says that the latest rows are for testing."""
-    if column is None:
-        raise ConfigError("--after needs --latest, the column of when each row was")
-    if test is not None:
-        raise ConfigError("--latest and --test both say which rows are for testing; leave one out")
-    date: str | float | None = after
-    with suppress(ValueError):
-        date = None if after is None else float(after)
-    return {"latest": column, **({} if date is None else {"after": date})}
+def _named(source: str, settings: list[str]) -> tuple[str, dict[str, Any]]:
+    """The data and their options: as given, or as an experiment's file has them."""
+    if source.endswith(".toml"):
+        task = load_own(source, settings).task
+        if task.data.startswith("run:"):
+            raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
+        return task.data, {"data_options": task.data_options, "preprocess": task.preprocess}
+    from unskew.experiment.config import override
 
-
-def _named(source: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The data and their columns: as given, or as an experiment's file has them."""
-    if not source.endswith(".toml"):
-        return source, {"data_options": dict(given)}
-    task = load_own(source, []).task
-    if task.data.startswith("run:"):
-        raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")
-    return task.data, {"data_options": {**task.data_options, **given}, "preprocess": task.preprocess}
+    table = override({}, settings)
+    task = table.pop("task", {})
+    if odd := [*table, *(key for key in task if key not in ("data_options", "data_dir"))]:
+        raise ConfigError(f"{odd[0]} is for a run, and nothing is trained here; leave it out")
+    return source, {"data_options": task.get("data_options", {})}

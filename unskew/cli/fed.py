@@ -19,6 +19,7 @@ from unskew.cli.options import (
     Force,
     Quiet,
     Report,
+    Settable,
     Settings,
     as_file,
     load_own,
@@ -186,7 +187,7 @@ def authority(
 
 
 # ---------------------------------------------------------------- experiments
-@fed.command()
+@fed.command(cls=Settable)
 def run(
     experiment: Annotated[str, typer.Argument()],
     settings: Settings = None,
@@ -440,7 +441,7 @@ def logs(
 
 
 # ---------------------------------------------------------------- everything on this machine
-@fed.command("try")
+@fed.command("try", cls=Settable)
 def try_(
     experiment: Annotated[str, typer.Argument()],
     sites: Annotated[int, typer.Option(min=1, metavar="K", help="Sites, each a process; as many as the split has.")],

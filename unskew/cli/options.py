@@ -4,12 +4,15 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Collection
+from collections import defaultdict, deque
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from click import Context
+from typer.core import TyperCommand
 
 from unskew.errors import ConfigError, did_you_mean
 
@@ -20,10 +23,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
 ]
-Target = Annotated[
-    list[str] | None, typer.Option(help="Column of what is to be predicted; may be repeated, as for days and died.")
-]
-Client = Annotated[str | None, typer.Option(help="Column of the sites.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of named data sets; else $UNSKEW_DATA.", exists=True, file_okay=False, resolve_path=True),
@@ -76,13 +75,68 @@ def silent(text: str) -> None:
     """Print nothing."""
 
 
-def located(
-    settings: list[str] | None, data_dir: Path | None, target: list[str] | None = None, client: str | None = None
-) -> list[str]:
-    """The settings, with the folder of named data sets and the columns of a table added."""
-    columns = {"target": target[0] if target and len(target) == 1 else target, "client": client}
-    more = {"task.data_dir": data_dir and str(data_dir), **{f"task.data_options.{k}": v for k, v in columns.items()}}
-    return [*(settings or []), *(f"{key}={json.dumps(value)}" for key, value in more.items() if value)]
+def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
+    """The settings, with the folder of named data sets added."""
+    return [*(settings or []), *([f"task.data_dir={json.dumps(str(data_dir))}"] if data_dir else [])]
+
+
+# ---------------------------------------------------------------- settings as options
+WORDS = ("target", "client", "patient", "patient_ids", "separator", "thousands", "decimal", "encoding")
+LISTS = ("gaps", "leave_out", "classes")
+"""Roles of a table's columns and how its file is written, in `task.data_options`: texts, and lists of these."""
+
+
+class Settable(TyperCommand):
+    """A command with `--set`, whose other options may be settings of the experiment, its task or its table.
+
+    `--rounds 5` is `--set rounds=5`, and `--patient id` is `--set task.data_options.patient=id`.
+    """
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse the arguments, those of settings as `--set`."""
+        known = {option for parameter in self.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        return super().parse_args(ctx, as_settings(args, known) if "--set" in known else args)
+
+
+def as_settings(args: Sequence[str], known: Collection[str]) -> list[str]:
+    """The arguments, with options that are not `known` but name a setting as `--set`.
+
+    >>> as_settings(["my.csv", "--client", "site", "--quiet"], ["--quiet"])
+    ['--set', 'task.data_options.client="site"', 'my.csv', '--quiet']
+
+    Raises:
+        BadParameter: If one has no value, or is a setting of something else, which a method may have, too.
+    """
+    given, rest, words = defaultdict[str, list[str]](list), list[str](), deque(args)
+    while words:
+        word = words.popleft()
+        option, sign, value = word.partition("=")
+        place = None if option in known or not option.startswith("--") else _setting(option[2:].replace("-", "_"))
+        if place is None:
+            rest.append(word)
+        elif not place.startswith("task.") and "." in place:
+            raise typer.BadParameter(f"no such option: {option}; write --set {place}=VALUE")
+        elif sign or words:
+            given[place].append(value if sign else words.popleft())
+        else:
+            raise typer.BadParameter(f"{option} needs a value, as in {option} VALUE")
+    settings = [f"{place}={_written(place.rpartition('.')[2], values)}" for place, values in given.items()]
+    return [*(word for setting in settings for word in ("--set", setting)), *rest]
+
+
+def _setting(name: str) -> str | None:
+    """The dotted path of the setting that an option names; None if there is none."""
+    if name in (*WORDS, *LISTS, "test"):
+        return f"task.data_options.{name}"
+    from unskew.experiment.config import setting_named
+
+    return setting_named(name)
+
+
+def _written(name: str, values: list[str]) -> str:
+    if name in LISTS or (name in WORDS and len(values) > 1):
+        return json.dumps(values)
+    return json.dumps(values[0]) if name in WORDS else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
 def find_own_code() -> None:

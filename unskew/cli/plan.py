@@ -51,7 +51,7 @@ def plan(
         print(json.dumps(forecast.to_json()))
     else:
         show(forecast)
-        then("run", experiment)
+        then("run", experiment, *(word for setting in settings or () for word in ("--set", setting)))
 
 
 def show(forecast: "Forecast") -> None:

@@ -15,13 +15,11 @@ from unskew.cli import sweep
 from unskew.cli.options import (
     AllowCode,
     AsJson,
-    Client,
     DataDir,
     Force,
     Quiet,
     Report,
     Settings,
-    Target,
     as_file,
     experiment_of,
     find_own_code,
@@ -34,16 +32,14 @@ from unskew.errors import ConfigError, shown
 if TYPE_CHECKING:
     from unskew.run.loop import RunResult
 
-AN_EXPERIMENT = ("target", "client", "settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
-A_SWEEP = ("target", "client", "settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
+AN_EXPERIMENT = ("settings", "seeds", "out", "data_dir", "report", "quiet", "as_json")
+A_SWEEP = ("settings", "out", "data_dir", "jobs", "shard", "ray", "quiet", "as_json")
 A_FOLDER = ("settings", "seeds", "out", "until", "most", "force", "allow_code", "report", "quiet", "as_json")
 
 
 def run(
     context: typer.Context,
     experiment: Annotated[str, typer.Argument()] = "digits",
-    target: Target = None,
-    client: Client = None,
     settings: Settings = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="Run this seed; repeat for several.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME-DATE-TIME.")] = None,
@@ -92,7 +88,7 @@ def run(
     from unskew.run.cell import Several
     from unskew.run.progress import watching
 
-    given = located(settings, data_dir, target, client)
+    given = located(settings, data_dir)
     if (Path(experiment) / "run.json").exists():
         only(context, A_FOLDER, "a run goes on as it began")
         folder = Path(experiment)
