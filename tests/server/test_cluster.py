@@ -22,6 +22,7 @@ from unskew.server.cluster import (
     displacements,
     gram,
     insert,
+    leave,
     partition,
     restless,
     utilities,
@@ -298,3 +299,14 @@ def test_who_would_rather_be_elsewhere_is_found_by_asking_each(seed: int, client
         return max((utilities(k, n, alpha, [[i]])[i], *joined))
 
     assert restless(k, n, alpha, groups) == tuple(i for i in range(clients) if elsewhere(i) > now[i] + TIE)
+
+
+def test_who_is_worse_off_than_alone_leaves() -> None:
+    """Two equal gradients, (1, 0) and (1, 0), and (-1, 1) in one group, ten examples each, alpha 1.
+
+    S = 10 (1, 1): cosines 1 / sqrt 2 = .707, .707 and 0, less 1 / 30; alone 1 - 1 / 10 = .9.  The third loses most and
+    leaves; the first two then have cosine 1 and utility 1 - 1 / 20 > .9, and stay.
+    """
+    k = of([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0]])
+    assert leave(k, [10, 10, 10], 1.0, [[0, 1, 2]]) == ([[0, 1], [2]], (2,))
+    assert leave(k, [10, 10, 10], 1.0, [[0, 1], [2]]) == ([[0, 1], [2]], ())

@@ -293,6 +293,7 @@ class HCCT:
         group_buffers: BatchNorm's statistics of a group: its members' "mean", or those of the "first" client of all,
             whatever group that is in.  With `include_buffers` its gradient has them, too.
         normalize: g_i as the "sum" of mini-batch gradients, or their "mean", which does not give weight to more steps.
+        rational: A client that would be worse off in its group than alone leaves it, after a partition.
         personal: Tensors that stay with each client: head, norm, buffers, body, or a layer's name.
         averaged_heads: True to average and compare `personal` tensors like all others; a client's own are then only
             for its use of the model.
@@ -319,6 +320,7 @@ class HCCT:
     include_buffers: bool = False
     group_buffers: Literal["mean", "first"] = "mean"
     normalize: Literal["sum", "mean"] = "sum"
+    rational: bool = False
     personal: tuple[str, ...] = ()
     averaged_heads: bool = False
     arrivals: Arrivals | None = None
@@ -518,6 +520,9 @@ class HCCT:
             name = [clients[i] for i in chosen]
             history, beyond = _named(partition.history, name), _named(partition.beyond, name)
             alone = {**{name[i]: why for i, why in partition.alone.items()}, **alone}
+            if self.rational:
+                by_row, left = cluster.leave(products, n, alpha, by_row)
+                alone |= {clients[i]: "it would be worse off in its group" for i in left}
         else:
             row_of = {c: i for i, c in enumerate(clients)}
             # A client that cannot be compared stays where it is: see `_with_absent`.

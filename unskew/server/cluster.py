@@ -316,6 +316,30 @@ def restless(
     return tuple(sorted(i for i, u in now.items() if best[i] > u + TIE))
 
 
+def leave(
+    products: Tensor | Products,
+    n: Sequence[int],
+    alpha: Alpha,
+    groups: Sequence[Sequence[int]],
+) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Take clients worse off than alone out of their groups, the worst first, until none is left.
+
+    Returns:
+        The groups, each rational for all its members, and the clients that left, now alone.
+    """
+    kept, left, weight = [list(g) for g in groups], list[int](), alphas(alpha, n)
+    for g in [g for g in kept if len(g) > 1]:
+        while len(g) > 1:
+            by = utilities(products, n, weight, [g])
+            loss = {i: _alone(weight[i], n[i]) - u for i, u in by.items()}
+            worst = max(loss, key=lambda i: loss[i])
+            if loss[worst] <= TIE:
+                break
+            g.remove(worst)
+            left.append(worst)
+    return [*kept, *([i] for i in left)], tuple(left)
+
+
 def _products(products: Tensor | Products) -> Products:
     return products if isinstance(products, Products) else Products.of(products.cpu())
 
