@@ -36,41 +36,25 @@ def _loaded(source: str, device: str) -> Prior:
     return priors.load(source, device)
 
 
-@dataclass(frozen=True)
-class _ImageRequest:
-    """All inputs that determine a set of images.
-
-    Attributes:
-        source: Name of the prior.
-        device: Device of the prior.
-        embeddings: Bytes of float32 numbers, and how many numbers an embedding has.
-        count: Number of images of each embedding.
-        key, guidance, steps: Arguments of `Prior.sample`.
-        size: Shape of the resulting images, (C, H, W).
-    """
-
-    source: str
-    device: str
-    embeddings: tuple[bytes, int]
-    count: int
-    key: Key
-    guidance: float | None
-    steps: int | None
-    size: tuple[int, int, int]
-
-    def make(self) -> Tensor:
-        """Images in [0, 1] at the task's size, float32 (K x count, C, H, W), on the CPU."""
-        data, width = self.embeddings
-        table = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(-1, width)
-        prior = _loaded(self.source, self.device)
-        images = prior.sample(table, self.count, self.key, self.guidance, self.steps)
-        return priors.fitted(images.float().cpu().flatten(0, 1), self.size)
-
-
 @functools.lru_cache(maxsize=2)
-def _made(request: _ImageRequest) -> Tensor:
-    """Images for a request, not to be changed: clients of one process ask for the same ones, which are made once."""
-    return request.make()
+def _made(
+    source: str,
+    device: str,
+    data: bytes,
+    width: int,
+    count: int,
+    key: Key,
+    guidance: float | None,
+    steps: int | None,
+    size: tuple[int, int, int],
+) -> Tensor:
+    """Images in [0, 1] of shape `size`, float32 (K x count, C, H, W), on the CPU, not to be changed.
+
+    Clients of one process ask for the same ones, which are made once.  `data` are the bytes of K embeddings, float32.
+    """
+    table = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(-1, width)
+    images = _loaded(source, device).sample(table, count, key, guidance, steps)
+    return priors.fitted(images.float().cpu().flatten(0, 1), size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +122,9 @@ class TaskImagery:
         table = embeddings.detach().float().cpu().contiguous()
         if table.ndim != 2 or table.shape[1] != self.width or len(table) == 0:
             raise DataError(f"embeddings must have shape (K, {self.width}), K >= 1, got {tuple(table.shape)}")
-        data, device = (table.numpy().tobytes(), self.width), str(self.prior.device)
-        request = _ImageRequest(self.source, device, data, count, key, guidance, steps, self._size)
-        return self._inputs(_made(request)).reshape(len(embeddings), count, *self.shape)
+        data, device = table.numpy().tobytes(), str(self.prior.device)
+        images = _made(self.source, device, data, self.width, count, key, guidance, steps, self._size)
+        return self._inputs(images).reshape(len(embeddings), count, *self.shape)
 
     def distances(self, embeddings: Tensor, key: Key) -> Tensor:
         """Difference between the noise predicted under two embeddings, (K, K)."""

@@ -192,12 +192,6 @@ def momentum_direction(g: Tensor, v: Tensor, first: bool, momentum: float, neste
     return g.add_(v, alpha=momentum) if nesterov else v
 
 
-def update_moments(mean: Tensor, square: Tensor, g: Tensor, betas: tuple[float, float]) -> None:
-    """Update Adam's moving means of the gradient and of its square, in place."""
-    mean.lerp_(g, 1.0 - betas[0])
-    square.mul_(betas[1]).addcmul_(g, g, value=1.0 - betas[1])
-
-
 class RowOptimiser:
     """SGD, Adam and AdamW on rows, (clients, P), clipped row by row."""
 
@@ -230,7 +224,8 @@ class RowOptimiser:
             w.addcmul_(g, rate)
             return
         square = self._square[:k]
-        update_moments(v, square, g, config.betas)
+        v.lerp_(g, 1.0 - config.betas[0])
+        square.mul_(config.betas[1]).addcmul_(g, g, value=1.0 - config.betas[1])
         w.addcmul_(v / square.sqrt().div_(root).add_(config.eps or 1e-8), rate)
 
 

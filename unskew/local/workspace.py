@@ -194,18 +194,19 @@ def make_workspace(
             layer.flatten_parameters = lambda: None  # type: ignore[method-assign]
     if tuned:
         tune(module)
-    old, tied = dict(module.named_parameters()), _Tied(module)
+    old, places = dict(module.named_parameters()), dict[int, list[tuple[nn.Module, str]]]()
+    for n, p in module.named_parameters(remove_duplicate=False):  # layers may share it
+        places.setdefault(id(p), []).append(_place_of(module, n))
     flatten = _channels_last_order if channels_last else torch.flatten
     vector = torch.cat([flatten(old[n].detach()) for n in names])
     tensors = partial(views, shapes=[old[n].shape for n in names], channels_last=channels_last)
-    for n, view in zip(names, tensors(vector), strict=True):
-        tied.put(n, nn.Parameter(view))
+    trained = dict(zip(names, tensors(vector), strict=True))
     for n in layout.trainable:
-        if n not in chosen:
-            tied.put(n, nn.Parameter(old[n].detach(), requires_grad=False))
+        new = nn.Parameter(trained.get(n, old[n].detach()), requires_grad=n in trained)
+        for owner, last in places[id(old[n])]:
+            setattr(owner, last, new)
     set_modes(module, layout, chosen, freeze)
     parameters = dict(module.named_parameters())
-    places = {n: _place_of(module, n) for n, _ in module.named_buffers()}
     return Workspace(
         FeatureNetwork(module, task.head),
         names,
@@ -213,8 +214,8 @@ def make_workspace(
         torch.empty_like(vector),
         {n: parameters[n] for n in layout.trainable},
         {n: (*_place_of(module, n), parameters[n].data_ptr()) for n in names},
-        {n: places[n] for n in layout.buffers},
-        tuple((*places[n], b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
+        {n: _place_of(module, n) for n in layout.buffers},
+        tuple((*_place_of(module, n), b.clone()) for n, b in module.named_buffers() if n not in layout.buffers),
         flatten,
         tensors,
     )
@@ -233,21 +234,6 @@ def set_modes(module: nn.Module, layout: Layout, chosen: frozenset[str], freeze:
 def _channels_last_order(t: Tensor) -> Tensor:
     """The numbers of a tensor in a row, those of convolutions channels last."""
     return (t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1)
-
-
-class _Tied:
-    """Places of each parameter of a network, of which there are several where layers share it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._places: dict[int, list[tuple[nn.Module, str]]] = {}
-        for name, p in module.named_parameters(remove_duplicate=False):
-            self._places.setdefault(id(p), []).append(_place_of(module, name))
-        self._ids = {name: id(p) for name, p in module.named_parameters()}
-
-    def put(self, name: str, parameter: nn.Parameter) -> None:
-        """Set a parameter wherever it is used."""
-        for owner, last in self._places[self._ids[name]]:
-            setattr(owner, last, parameter)
 
 
 def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:

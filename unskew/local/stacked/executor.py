@@ -149,8 +149,9 @@ class Stacked:
             ):
                 n, least = len(self._rows(client, "train")), self.trainer.task.min_batch
                 fit = step.fit = Fit(me, request, request.key(me, step.index), n, least)
-                alike = None if self._traits.padded else fit.batches.sizes
-                lr = request.config.lr_at(me.round) if fit.steps else 0.0
+                sizes = fit.batches.sizes
+                alike = None if self._traits.padded else sizes
+                lr = request.config.lr_at(me.round)
                 key = _Group("Sgd", (request.config, request.terms, form), (step.index, lr, aux_key(request), alike))
             elif (
                 isinstance(request, Fold)

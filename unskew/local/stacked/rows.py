@@ -26,7 +26,7 @@ from unskew.data.batches import Batches
 from unskew.data.rows import ByteImages
 from unskew.keys import Key
 from unskew.local import dense
-from unskew.local.data import batches_of, steps_of_job
+from unskew.local.data import batches_of
 from unskew.local.optim import RowOptimiser
 from unskew.local.stacked.network import NetworkTraits, scatter, with_keyed_dropout
 from unskew.local.stacked.tables import by_name, copies, fill, slots, to_device, to_table
@@ -61,17 +61,17 @@ class Fit:
 
     @cached_property
     def batches(self) -> Batches:
-        """The batches that `LocalTrainer` would train on."""
-        return batches_of(self.job.config, self.n, self.key, self.min_batch)
-
-    @cached_property
-    def steps(self) -> int:
-        """Number of steps, without planning them.
+        """The batches that `LocalTrainer` would train on.
 
         Raises:
             DataError, ConfigError: As `plan`.
         """
-        return steps_of_job(self.job.config, self.n, self.min_batch)
+        return batches_of(self.job.config, self.n, self.key, self.min_batch)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.batches.sizes)
 
 
 @dataclass(frozen=True)
