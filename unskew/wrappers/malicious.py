@@ -33,10 +33,6 @@ class IndependentAttack(UploadWrapper):
     attack: Attack
     malicious: frozenset[ClientId]
 
-    def check(self, method: Any) -> None:
-        """Refuse a method whose clients send neither models nor updates."""
-        _check(self.attack, method, super().check)
-
     def encode(self, me: Me, updates: Params, residual: Params | None) -> tuple[Params, Params]:
         """Forge the update of a malicious client."""
         if me.id not in self.malicious:
@@ -58,14 +54,6 @@ class ColludingAttack(ReplyWrapper):
     attack: Attack
     malicious: frozenset[ClientId]
 
-    def check(self, method: Any) -> None:
-        """Refuse a method whose uploads cannot be seen.
-
-        Raises:
-            ConfigError: If its clients send neither models nor updates, or compress them.
-        """
-        _check(self.attack, method, super().check)
-
     def change(
         self, updates: Mapping[ClientId, Params], parameter_names: frozenset[str], fed: Federation
     ) -> Mapping[ClientId, Params]:
@@ -76,16 +64,6 @@ class ColludingAttack(ReplyWrapper):
             c: self.attack.forge(u, honest or [u], count, fed.key / "lie" / c) if c in self.malicious else u
             for c, u in updates.items()
         }
-
-
-def _check(attack: Attack, method: Any, check: Any) -> None:
-    try:
-        check(method)
-    except ConfigError:
-        raise ConfigError(
-            f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(method)} "
-            "sends none that it could change; use label_flip, which changes their data"
-        ) from None
 
 
 def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: bool = True) -> Any:
@@ -99,11 +77,18 @@ def with_attack(method: Any, attack: Attack, clients: int, key: Key, simulated: 
     malicious = attack.malicious(clients, key)
     if not malicious or not attack.uploads:
         return method
-    if attack.colludes and simulated:
-        return wrap(method, ColludingAttack(attack, malicious))
-    if not attack.alone:
+    together = attack.colludes and simulated
+    if not (together or attack.alone):
         raise ConfigError(
             f"world.attack {attack.name!r} needs the replies of honest clients, which a client on a network "
             "does not see; use sign_flip, gaussian, IPM, label_flip or backdoor, or a simulation"
         )
-    return wrap(method, IndependentAttack(attack, malicious))
+    by = (ColludingAttack if together else IndependentAttack)(attack, malicious)
+    try:
+        by.check(method)
+    except ConfigError:
+        raise ConfigError(
+            f"world.attack {attack.name!r} changes the models or updates that clients send, and {name_of(method)} "
+            "sends none that it could change; use label_flip, which changes their data"
+        ) from None
+    return wrap(method, by)
