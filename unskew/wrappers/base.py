@@ -197,12 +197,6 @@ class Wrapped:
         return self.by.round(self.of, state, fed)
 
     @property
-    def serve(self) -> Callable[..., Any]:
-        """The function that returns the model a client is given."""
-        served: Callable[..., Any] = self.__getattr__("serve")
-        return served
-
-    @property
     def amend(self) -> Callable[..., Any] | None:
         """The function that makes a client remember the reply as an outer wrapper changed it; None if there is none."""
         return None if hook(self.of, "amend") is None else functools.partial(self.by.amend, self.of)
