@@ -342,7 +342,7 @@ def predict(
             (N, H, W, 3), (N, C, H, W), or their files.  A table may be its file (.csv, .parquet) or a row.
         batch_size: Inputs that the network takes at once.
         client: Name of the client whose rows they are, where each client scaled its own.
-        probabilities: Return {class: probability} for each input; for a DataFrame, one with a column for each class.
+        probabilities: Return {class: probability} for each input, rows that pandas.DataFrame takes.
         threshold: For two classes, the probability from which on the second is predicted; by default the likelier is.
 
     Raises:
