@@ -75,7 +75,7 @@ def _best(searches: Sequence[Searched], m: Measure) -> Chart | None:
         {"method": s.method.label, "trial": i + 1, "score": m.scale * t.score}
         for s in searches
         for i, t in enumerate(s.trials)
-        if t.score is not None
+        if t.score is not None and t.state == "complete"
     ]
     if not scores:
         return None

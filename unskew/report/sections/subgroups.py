@@ -59,11 +59,11 @@ def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]
     return [
         calibration_chart(sites, marks, second, f"Calibration by client, {method}", which),
         roc_chart(sites, marks, f"ROC curve by client, {method}", which),
-        _decision_curve(method, curves),
+        _decision_curve(method, curves, second),
     ]
 
 
-def _decision_curve(method: str, curves: SiteCurves) -> Chart:
+def _decision_curve(method: str, curves: SiteCurves, second: str) -> Chart:
     """Net benefit of the clients together, beside acting on everybody and on nobody."""
     total = sum(site.rows for site in curves.sites)
     share = sum(site.rows * site.share for site in curves.sites) / total
@@ -80,7 +80,7 @@ def _decision_curve(method: str, curves: SiteCurves) -> Chart:
     both = zip(curves.thresholds, lines[method], lines["act on all"], strict=True)
     best = [t for t, own, others in both if own > max(others, 0.0)]
     useful = f"from {min(best):.0%} to {max(best):.0%}" if best else "nowhere"
-    drawn = charts.curves(benefit, charts.colours(list(lines)), "threshold probability", "net benefit")
+    drawn = charts.curves(benefit, charts.colours(list(lines)), f"probability of {second} to act from", "net benefit")
     caption = f"Above both lines the model helps: here {useful}, in the first seed and without an interval."
     return Chart(f"Decision curve, {method}", caption, drawn)
 
