@@ -27,7 +27,7 @@ from unskew.files import user_path
 from unskew.record import reader
 from unskew.record.frame import COLUMNS, Numbers
 from unskew.record.logs import CLOCK, DivergedRow, why_diverged
-from unskew.record.reader import Part, Record, configured, read, rows_of
+from unskew.record.reader import Part, Record, read, rows_of
 from unskew.run.folder import require_done
 from unskew.run.metrics import summarise
 from unskew.run.models import Given, Round, load_model
@@ -492,7 +492,6 @@ def _summary_so_far(record: Record) -> dict[str, Any]:
 
 def _results(record: Record, numbers: Numbers, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """The table of results of these numbers."""
-    setting, last = record.cells[0].setting, configured(record).get("mean_last")
     lost = [row for row in record.diverged if row["seed"] in seeds]
     base = record.baseline if record.finished else None  # methods stand in other rounds until then
-    return summarise(numbers, record.methods, seeds, setting, last, base, record.headline, lost)
+    return summarise(numbers, record.methods, seeds, record.cells[0].setting, base, record.headline, lost)

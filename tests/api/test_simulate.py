@@ -389,4 +389,4 @@ def test_every_setting_of_an_experiment_can_be_given_in_python() -> None:
 
     given = set(inspect.signature(us.simulate).parameters)
     fields = {f.name for f in dataclasses.fields(Experiment)}
-    assert fields - given == {"name", "mean_last", "until"}
+    assert fields - given == {"name", "until"}

@@ -107,7 +107,7 @@ def make_run(
             {"method": method.name, "setting": setting, "metric": "global.accuracy", "mean": float(np.mean(lasts)),
              "std": std, "seeds": lasts}
         )  # fmt: skip
-        rows.append({**rows[-1], "metric": "global.accuracy.mean_last_3"})
+        rows.append({**rows[-1], "metric": "global.accuracy.mean_last_fifth"})
     draw = (Key(seeds[0]) / "test" / "split").numpy()
     counts = [draw.multinomial(n, draw.dirichlet([0.1] * 10)).tolist() for n in draw.integers(20, 160, clients)]
     split = {"dataset": dataset, "dataset_sha256": dataset.encode().hex().ljust(64, "0"),

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import by_hand
 import numpy as np
 import pytest
-from by_hand import Series
+from by_hand import record
 from hypothesis import given
 from hypothesis import strategies as st
 from records import rewrite
@@ -16,17 +15,11 @@ from scipy import stats
 
 from unskew.record import database
 from unskew.record.logs import DivergedRow
-from unskew.record.reader import Record
 from unskew.report import results, verdict
 from unskew.report.stats import UNCORRECTED, Spread, corrected, interval
 from unskew.report.tables import counted_seeds, curve, difference, paired, quantity, steadier
 from unskew.report.together import merge
 from unskew.tasks.measure import Measure
-
-
-def record(series: Series, finished: bool = True, **more: Any) -> Record:
-    """A run that averages its last two evaluations, too."""
-    return by_hand.record(series, finished=finished, config="mean_last = 2", **more)
 
 
 def accuracies(**by_method: list[list[float]]) -> dict[tuple[str, int, str], dict[int, float]]:
@@ -107,12 +100,12 @@ def test_a_quantity_keeps_three_figures(value: float):
 
 def test_the_headline_is_the_last_round_and_the_best_is_kept_apart():
     """Seeds end at .6 and .8: mean .7, std sqrt(.02) = .1414; best .9 and .8; last two (.9 + .6)/2 and (.7 + .8)/2."""
-    made = record(accuracies(FedAvg=[[0.1, 0.9, 0.6], [0.1, 0.7, 0.8]]))
+    made = record(accuracies(FedAvg=[[*[0.1] * 5, 0.9, 0.6], [*[0.1] * 5, 0.7, 0.8]]))
     every = {name: column.values.get("FedAvg") for name, column in results.columns(made).items()}
     assert every["global"] == Spread((0.6, 0.8))
     assert every["best"] == Spread((0.9, 0.8))
     assert every["tail"] == Spread((pytest.approx(0.75), pytest.approx(0.75)))
-    assert every["round"] == Spread((2.0, 2.0))
+    assert every["round"] == Spread((6.0, 6.0))
     assert (every["personal"], every["mb"]) == (None, None)
     frame = results.frame(made)
     assert (frame["global"], frame["seeds"]) == ([pytest.approx(0.7)], [2])
@@ -197,8 +190,8 @@ def test_differences_that_stand_when_corrected_for_their_number_are_marked():
 def test_of_runs_with_two_headlines_no_number_stands_in_the_others_column() -> None:
     """The second run's clients have an AUROC alone, and the columns are of the first run's accuracy."""
     auroc = Measure("auroc", "AUROC", percent=False)
-    first = by_hand.record({("x", 0, "global.accuracy"): {1: 0.9}})
-    second = by_hand.record({("y", 0, "global.auroc"): {1: 0.8}}, headline=auroc)
+    first = record({("x", 0, "global.accuracy"): {1: 0.9}})
+    second = record({("y", 0, "global.auroc"): {1: 0.8}}, headline=auroc)
     table = results.headline(merge([first, second], ["a", "b"]))
     column = [title for title, _ in table.head].index("global accuracy") - 1
     assert [row.cells[column] for row in table.entries] == ["90.0", "–"]

@@ -59,25 +59,26 @@ def cell(table: list[dict[str, Any]], method: str, metric: str) -> dict[str, Any
 
 
 def test_last_best_mean_of_last_and_the_paired_difference() -> None:
-    """fedavg 0.1 0.6 0.5 and 0.1 0.4 0.3, other 0.1 0.7 0.8 and 0.1 0.2 0.3, seeds 7 and 9, k = 2.
+    """Of six rounds fedavg ends in 0.6 0.5 and 0.4 0.3, other in 0.7 0.8 and 0.2 0.3, under seeds 7 and 9.
 
     other: last 0.8, 0.3 (mean 0.55, std |0.8 - 0.3| / sqrt 2); best 0.8, 0.3; mean of last two 0.75, 0.25;
     minus fedavg 0.8 - 0.5 = 0.3 and 0.3 - 0.3 = 0, whose mean is 0.15 and whose std is 0.3 / sqrt 2.
     """
+    early = [0.1] * 5
     rows = [
-        *accuracies("fedavg", 7, 0.1, 0.6, 0.5),
-        *accuracies("other", 7, 0.1, 0.7, 0.8),
-        *accuracies("fedavg", 9, 0.1, 0.4, 0.3),
-        *accuracies("other", 9, 0.1, 0.2, 0.3),
+        *accuracies("fedavg", 7, *early, 0.6, 0.5),
+        *accuracies("other", 7, *early, 0.7, 0.8),
+        *accuracies("fedavg", 9, *early, 0.4, 0.3),
+        *accuracies("other", 9, *early, 0.2, 0.3),
     ]
-    table = summarise(Numbers.of(rows), ["fedavg", "other"], [7, 9], "iid, 2 clients", 2, "fedavg", ACCURACY)
+    table = summarise(Numbers.of(rows), ["fedavg", "other"], [7, 9], "iid, 2 clients", "fedavg", ACCURACY)
     last = cell(table, "other", "global.accuracy")
     assert last["setting"] == "iid, 2 clients"
     assert last["seeds"] == [0.8, 0.3]
     assert last["mean"] == pytest.approx(0.55)
     assert last["std"] == pytest.approx(0.5 / math.sqrt(2))
     assert cell(table, "fedavg", "global.accuracy.best")["seeds"] == [0.6, 0.4]
-    assert cell(table, "other", "global.accuracy.mean_last_2")["seeds"] == pytest.approx([0.75, 0.25])
+    assert cell(table, "other", "global.accuracy.mean_last_fifth")["seeds"] == pytest.approx([0.75, 0.25])
     paired = cell(table, "other", "global.accuracy.minus_fedavg")
     assert paired["seeds"] == pytest.approx([0.3, 0.0])
     assert paired["std"] == pytest.approx(0.3 / math.sqrt(2))
@@ -87,34 +88,35 @@ def test_last_best_mean_of_last_and_the_paired_difference() -> None:
 def test_a_seed_without_the_number_is_left_out_and_pairs_are_kept() -> None:
     """Seed 1 of fedavg is missing: the difference is that of seed 2 alone, 0.5 - 0.2, not of unlike seeds."""
     rows = [*accuracies("m", 1, 0.9), *accuracies("m", 2, 0.5), *accuracies("fedavg", 2, 0.2)]
-    table = summarise(Numbers.of(rows), ["fedavg", "m", "absent"], [1, 2], "s", 5, "fedavg", ACCURACY)
+    table = summarise(Numbers.of(rows), ["fedavg", "m", "absent"], [1, 2], "s", "fedavg", ACCURACY)
     assert cell(table, "m", "global.accuracy")["seeds"] == [0.9, 0.5]
-    assert cell(table, "m", "global.accuracy.minus_fedavg")["seeds"] == pytest.approx([0.3])
+    paired = cell(table, "m", "global.accuracy.minus_fedavg")
+    assert (paired["seeds"], paired["undefined"]) == (pytest.approx([0.3]), 1)
     assert not [r for r in table if r["method"] == "absent"]
 
 
 def test_a_round_in_which_a_metric_is_not_defined_is_no_round_before_it() -> None:
-    """AUROC of m is not defined in round 4 under seed 1, though rounds 0 to 3 have it, and never under seed 3.
+    """AUROC of m is not defined in round 6 under seed 1, though rounds before have it, and never under seed 3.
 
-    What was evaluated is known by the loss.  Of the last two evaluations, 3 and 4, seed 1 has .7 alone.  Seed 2: last
+    What was evaluated is known by the loss.  Of the last two evaluations, 5 and 6, seed 1 has .7 alone.  Seed 2: last
     .9, last two .85; minus fedavg's .6 and .6 that is .3 and .25.
     """
     auroc = Measure("auroc", "AUROC", percent=False)
 
     def of(method: str, seed: int, values: Mapping[int, float]) -> list[dict[str, Any]]:
-        losses = [row(method, seed, t, "global.loss", 1.0) for t in range(5)]
+        losses = [row(method, seed, t, "global.loss", 1.0) for t in range(7)]
         return [*losses, *(row(method, seed, t, "global.auroc", v) for t, v in values.items())]
 
     rows = [
-        *of("m", 1, {0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7}),
-        *of("m", 2, {2: 0.5, 3: 0.8, 4: 0.9}),
+        *of("m", 1, {0: 0.1, 1: 0.5, 2: 0.6, 5: 0.7}),
+        *of("m", 2, {2: 0.5, 5: 0.8, 6: 0.9}),
         *of("m", 3, {}),
-        *(one for seed in (1, 2, 3) for one in of("fedavg", seed, dict.fromkeys(range(5), 0.6))),
+        *(one for seed in (1, 2, 3) for one in of("fedavg", seed, dict.fromkeys(range(7), 0.6))),
     ]
-    table = summarise(Numbers.of(rows), ["fedavg", "m"], [1, 2, 3], "s", 2, "fedavg", auroc)
+    table = summarise(Numbers.of(rows), ["fedavg", "m"], [1, 2, 3], "s", "fedavg", auroc)
     found = {r["metric"]: (r["seeds"], r.get("undefined", 0)) for r in table if r["method"] == "m"}
     assert found["global.auroc"] == ([0.9], 2)
-    assert found["global.auroc.mean_last_2"] == (pytest.approx([0.7, 0.85]), 1)
+    assert found["global.auroc.mean_last_fifth"] == (pytest.approx([0.7, 0.85]), 1)
     assert found["global.auroc.minus_fedavg"] == (pytest.approx([0.3]), 2)
-    assert found["global.auroc.mean_last_2.minus_fedavg"] == (pytest.approx([0.1, 0.25]), 1)
+    assert found["global.auroc.mean_last_fifth.minus_fedavg"] == (pytest.approx([0.1, 0.25]), 1)
     assert found["global.loss"] == ([1.0, 1.0, 1.0], 0)

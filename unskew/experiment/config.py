@@ -361,7 +361,6 @@ class Experiment:
         evaluate_clients: Clients whose own models are evaluated: all, the round's cohort, or so many, drawn once a
             seed.
         by: Table columns by whose values clients' models are evaluated after the last round, such as sex or age.
-        mean_last: Number of evaluations in the "mean of last"; by default the last fifth.
         unseen: Clients that do not train and get the trained models: a share of the clients, a list of names, or a
             table.
         public: Rows known to the server and all clients: a share of all training rows, a client's by its name, or data
@@ -389,7 +388,6 @@ class Experiment:
     evaluate: tuple[str, ...] = ("global", "personal")
     evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
     by: tuple[str, ...] = ()
-    mean_last: Annotated[int, Ge(1)] | None = None
     unseen: Unseen = Unseen()
     public: Annotated[float, Interval(gt=0.0, lt=1.0)] | str = ""
     stop: Stop = Stop()

@@ -19,7 +19,7 @@ from unskew.report import tables, worth
 from unskew.report.section import Columns, Table, TableRow, table
 from unskew.report.section import columns as columns_of
 from unskew.report.stats import READING, Difference, Spread, corrected, interval, welch
-from unskew.report.tables import BOUNDS, Pick, counted_seeds, last_words, quantity, with_spread
+from unskew.report.tables import BOUNDS, Pick, counted_seeds, quantity, with_spread
 from unskew.report.worth import Client
 from unskew.run.metrics import last_value
 from unskew.tasks.measure import Measure
@@ -43,7 +43,7 @@ class TableColumn:
 # ---------------------------------------------------------------- the table of results
 def columns(record: Record) -> dict[str, TableColumn]:
     """Every possible column of the run, by the names that `headline` takes."""
-    m, methods, last = record.headline, record.methods, last_words(record)
+    m, methods = record.headline, record.methods
     seeds = {method: counted_seeds(record, method) for method in methods}
     base, tail, ends = record.baseline, tables.steadier(record), "points, " * m.percent + "95 %"
 
@@ -90,10 +90,10 @@ def columns(record: Record) -> dict[str, TableColumn]:
         ),
         "round": TableColumn("last round", "", reached, tables.span),
         "global": end(m.shared, lead=True),
-        "tail": end(m.shared, f"mean of {last}", pick=tail),
+        "tail": end(m.shared, "mean of last fifth", pick=tail),
         "best": end(m.shared, "best on test", "optimistic", lambda v, _: m.best(v.values()) if v else None),
         "difference": apart(f"minus {base}", m.shared),
-        "difference_tail": apart(f"mean of {last} minus {base}", m.shared, tail),
+        "difference_tail": apart(f"mean of last fifth minus {base}", m.shared, tail),
         "personal": end(m.own, lead=True),
         "personal_difference": apart(f"own, minus {base}", m.own),
         "gain": TableColumn("gain over alone", ends, gains, partial(worth.bracket, m=m)),
@@ -197,7 +197,7 @@ def _note(record: Record, shown: Mapping[str, TableColumn]) -> str:
     unfinished = [name for name, of in (record.parts or {record.name: record}).items() if not of.finished]
     sentences = {
         "Last round; mean ± standard deviation over seeds.": True,
-        f"The mean of the {last_words(record)} of evaluations is steadier.": "tail" in shown and shown["tail"].values,
+        "The mean of the last fifth of evaluations is steadier.": "tail" in shown and shown["tail"].values,
         "Best on test was picked on the test data.": "best" in shown,
         f"Bold: better than every other federated method, by the {kind} of paired differences.":
             any(c.leader for c in shown.values()),
@@ -215,7 +215,7 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
     m, tail = record.headline, tables.steadier(record)
     kinds = {
         f"Global {m.label} minus {base}’s, last round": tables.paired(record, base=base),
-        f"The same, mean of the {last_words(record)} of evaluations": tables.paired(record, base=base, pick=tail),
+        "The same, mean of the last fifth of evaluations": tables.paired(record, base=base, pick=tail),
         f"Own {m.label}, mean over clients, minus {base}’s": tables.paired(record, m.own, base),
     }
     kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"

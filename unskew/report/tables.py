@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeVar
 
 from unskew.algorithms import TABLE
@@ -80,11 +79,6 @@ def in_words(record: Record, metric: str) -> tuple[str, str, Measure]:
     return f"{_WHOSE.get(whose, whose)} {m.label}".strip(), where, m
 
 
-def last_words(record: Record) -> str:
-    """The rounds of the steadier number, in words: `last fifth` or `last 10`."""
-    return f"last {configured(record).get('mean_last') or 'fifth'}"
-
-
 T = TypeVar("T", bound=Info)
 
 
@@ -144,10 +138,9 @@ def diverged(record: Record) -> tuple[str, ...]:
 
 def steadier(record: Record) -> Pick:
     """The mean of the last evaluations; None in a short run, where it is the last one."""
-    last, names = configured(record).get("mean_last"), (record.headline.shared, record.headline.own)
+    names = record.headline.shared, record.headline.own
     evaluated = (record.numbers.evaluated(c.method, c.seed, name) for c in record.cells for name in names)
-    several = any(len(last_rounds(rounds, last)) > 1 for rounds in evaluated)
-    return partial(mean_of_last, last=last) if several else lambda by_round, rounds: None
+    return mean_of_last if any(len(last_rounds(rounds)) > 1 for rounds in evaluated) else lambda by_round, rounds: None
 
 
 def paired(

@@ -11,7 +11,7 @@ from unskew.report import tables
 T = TypeVar("T")
 
 NOT_CONDITIONS = (
-    "name", "methods", "seeds", "rounds", "evaluate", "eval_every", "mean_last", "baseline", "keep_models",
+    "name", "methods", "seeds", "rounds", "evaluate", "eval_every", "baseline", "keep_models",
     "runtime", "track", "track_options", "stop", "split", "checkpoint", "models",
 )  # fmt: skip
 """Settings that runs may differ in and be compared, or that are compared by what they led to."""
@@ -112,10 +112,8 @@ def evaluated_otherwise(parts: Mapping[str, Record]) -> str:
     """A note on runs that were evaluated in other rounds; empty if none."""
     by_rule: dict[str, list[str]] = {}
     for name, record in parts.items():
-        settings = configured(record)
-        every, last = settings.get("eval_every", 1), settings.get("mean_last")
+        every = configured(record).get("eval_every", 1)
         rule = "every round" if every == 1 else f"every {every} rounds"
-        rule += f", the last {last} for the mean" if last else ""
         by_rule.setdefault(rule, []).append(f"“{name}”")
     rules = "; ".join(f"{', '.join(which)}: {rule}" for rule, which in by_rule.items())
     means = "compare their last rounds alone, as means and best rounds are of other numbers of evaluations"

@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from unskew.tasks.measure import Measure
 Curves = Mapping[tuple[str, int], Mapping[int, float]]
 """(method, seed) -> {round: value}."""
 REDUCTIONS = ("mean", "weighted", "std", "worst_decile")
+LAST_FIFTH = "mean_last_fifth"
+"""Ending of the name of `mean_of_last`."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def last_value(by_round: Mapping[int, float], rounds: Collection[int] = ()) -> f
     return by_round.get(max(rounds or by_round, default=0))
 
 
-def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), last: int | None = None) -> float | None:
-    """The mean of the last evaluations: `last` of them, by default the last fifth (rounded up).
+def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = ()) -> float | None:
+    """The mean of the last fifth of evaluations (rounded up).
 
     Rounds in which the metric is not defined are left out; None if none is left.  Round 0 counts only if it is the only
     one.  The arguments are those of `last_value`.
@@ -102,25 +103,20 @@ def mean_of_last(by_round: Mapping[int, float], rounds: Collection[int] = (), la
     >>> mean_of_last({0: 0.1, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.7, 6: 0.9})
     0.8
     """
-    values = [by_round[t] for t in last_rounds(rounds or by_round, last) if t in by_round]
+    values = [by_round[t] for t in last_rounds(rounds or by_round) if t in by_round]
     return statistics.fmean(values) if values else None
 
 
-def last_rounds(rounds: Iterable[int], last: int | None = None) -> list[int]:
+def last_rounds(rounds: Iterable[int]) -> list[int]:
     """The evaluated rounds that `mean_of_last` averages."""
     evaluated = sorted(rounds)
     evaluated = [t for t in evaluated if t > 0] or evaluated
-    return evaluated[-(last or math.ceil(len(evaluated) / 5)) :]
+    return evaluated[-math.ceil(len(evaluated) / 5) :]
 
 
 def minus(ours: float | None, theirs: float | None) -> float | None:
     """The difference of two values; None if either is not defined."""
     return None if ours is None or theirs is None else ours - theirs
-
-
-def last_name(last: int | None) -> str:
-    """Ending of the name of a mean of the last evaluations: `mean_last_fifth`, or for example `mean_last_10`."""
-    return f"mean_last_{last or 'fifth'}"
 
 
 def peaks(curves: Curves, method: str, measure: Measure) -> dict[int, float]:
@@ -142,7 +138,6 @@ def summarise(
     methods: Sequence[str],
     seeds: Sequence[int],
     setting: str,
-    mean_last: int | None,
     baseline: str | None,
     headline: Measure,
     diverged: Iterable[DivergedRow] = (),
@@ -158,7 +153,6 @@ def summarise(
         frame: Every number.
         methods, seeds: In the run's order; a seed without such a number is left out of the row.
         setting: The run's setting, as its table names it.
-        mean_last: Number of evaluations to average, in place of the last fifth; the name is then `.mean_last_k`.
         baseline: Label of the method the others are compared with, if the run has it.
         headline: The task's headline metric.
         diverged: Methods that diverged, each under its seed; their numbers are left out.
@@ -193,13 +187,12 @@ def summarise(
             add(m, name, last)
             if name in (headline.shared, headline.own):
                 add(m, f"{name}.best", {s: headline.best(curve.values()) for s, curve in curves.items()})
-                tail = partial(mean_of_last, last=mean_last)
-                steady = ends(m, name, tail)
-                add(m, f"{name}.{last_name(mean_last)}", steady)
+                steady = ends(m, name, mean_of_last)
+                add(m, f"{name}.{LAST_FIFTH}", steady)
                 if baseline is not None and m != baseline:
-                    base, steady_base = ends(baseline, name, last_value), ends(baseline, name, tail)
-                    add(m, f"{name}.minus_{baseline}", {s: minus(v, base[s]) for s, v in last.items() if s in base})
-                    apart = {s: minus(v, steady_base[s]) for s, v in steady.items() if s in base}
-                    add(m, f"{name}.{last_name(mean_last)}.minus_{baseline}", apart)
+                    base, steady_base = ends(baseline, name, last_value), ends(baseline, name, mean_of_last)
+                    add(m, f"{name}.minus_{baseline}", {s: minus(v, base.get(s)) for s, v in last.items()})
+                    apart = {s: minus(v, steady_base.get(s)) for s, v in steady.items()}
+                    add(m, f"{name}.{LAST_FIFTH}.minus_{baseline}", apart)
         add(m, "bytes.total", total)
     return out

@@ -19,7 +19,7 @@ from unskew.record.frame import Numbers
 from unskew.run import checkpoint, decide, documents
 from unskew.run.cell import LiveRun
 from unskew.run.folder import DOCUMENTS, create, is_deployed, locked, read_json, refuse_links
-from unskew.run.metrics import last_name, summarise
+from unskew.run.metrics import LAST_FIFTH, summarise
 from unskew.run.setup import IN_PROCESS, prepared
 from unskew.words import listed
 
@@ -83,9 +83,9 @@ def _differences(run: LiveRun, until: UntilDecided) -> dict[str, list[float]]:
     """
     experiment, measure = run.experiment, run.setup.task.headline
     labels, base = [method.label for method in experiment.methods], experiment.baseline
-    table = summarise(Numbers.read(run.folder), labels, experiment.seeds, "", None, base, measure, run.diverged)
+    table = summarise(Numbers.read(run.folder), labels, experiment.seeds, "", base, measure, run.diverged)
     by_name = {(row["method"], row["metric"]): row["seeds"] for row in table}
-    end = f".{last_name(None)}" * (until.metric == "last_fifth") + f".minus_{base}"
+    end = f".{LAST_FIFTH}" * (until.metric == "last_fifth") + f".minus_{base}"
     gains: dict[str, list[float]] = {}
     for method in experiment.methods:
         names = (measure.own, measure.shared) if method.kind == "personal" else (measure.shared, measure.own)

@@ -131,7 +131,6 @@ def write_summary(run: LiveRun) -> dict[str, Any]:
         [m.label for m in experiment.methods],
         experiment.seeds,
         split_label(next(iter(run.feds.values()))),
-        experiment.mean_last,
         experiment.baseline,
         task.headline,
         run.diverged,
