@@ -31,9 +31,8 @@ demo: $(STAMP) ## Compare methods on real handwritten digits and write a report 
 	$(BIN)/unskew run --out demo
 	@echo "Open demo/report.html in a browser."
 
-# Tests of a file stay together as long as both workers have some (worksteal), since they share what they made; and
-# compiled modules are kept even where the environment says not to: each process of a federation would compile its own.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
+# Tests of a file stay together as long as both workers have some (worksteal), since they share what they made.
+PYTEST := $(BIN)/python -m pytest -q
 IN_TWO := -n 2 --dist worksteal
 
 test: $(EXTRAS) ## All tests but the slow ones and those of many processes
@@ -54,7 +53,7 @@ nightly: $(EXTRAS) ## Fresh random examples for every property
 GUARDS := unskew/wire.py,unskew/runtime/validation.py,unskew/run/checkpoint.py,unskew/server/privacy.py
 coverage: $(EXTRAS) ## Lines and branches that tests reach, and those of wire, validation, checkpoint and privacy that they do not
 	mkdir -p build
-	PYTHONDONTWRITEBYTECODE= $(BIN)/coverage run -m pytest -q -m "not slow and not gpu and not network"
+	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu and not network"
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include=$(GUARDS) --show-missing
 

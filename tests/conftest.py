@@ -26,6 +26,10 @@ from unskew.tasks.targets import Targets
 # Nothing that is collected is garbage: looking for some took a fifth of the time, and again and again in the tests.
 gc.disable()
 
+# Also where the environment says not to: workers and the processes of a federation would each compile everything.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # As in a terminal, also where the tests are run by nohup: it would be left ignored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

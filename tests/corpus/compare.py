@@ -38,10 +38,12 @@ def write(concern: str, entries: dict[str, Any]) -> None:
 
 
 def computed(concern: str, name: str) -> Any:
-    """The entry as it is now, as JSON has it, computed in an empty folder."""
+    """The entry as it is now, as JSON has it, computed in an empty folder, without data of this machine."""
     before = Path.cwd()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(), mock.patch("os.fsync"):
+    environment = mock.patch.dict(os.environ)
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(), mock.patch("os.fsync"), environment:
+        os.environ.pop("UNSKEW_DATA", None)
         warnings.simplefilter("ignore")
         os.chdir(place)
         try:

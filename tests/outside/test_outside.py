@@ -1,28 +1,25 @@
 """Everything can be extended from outside: an installed package with one piece of each kind, and a run of all of them.
 
 The package is installed as pip does it, apart from the building: its modules and a dist-info with the entry points of
-its pyproject.toml.  Commands run in processes of their own, which know it by PYTHONPATH alone.
+its pyproject.toml.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from unskew import IID, FedPFT, SgdConfig, papers, simulate
+from unskew import IID, FedPFT, SgdConfig, papers, report, simulate
 from unskew.data.split import SPLITS
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.experiment.config import to_toml
 from unskew.record.logs import rows
+from unskew.run import loop
 from unskew.run.cell import Observer
 
-ROOT = Path(__file__).parents[2]
 STRANGER = Path(__file__).parent / "stranger"
 PROJECT = tomllib.loads((STRANGER / "pyproject.toml").read_text())["project"]
 
@@ -79,20 +76,12 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(site))
 
 
-def unskew(site: Path, *arguments: str, cwd: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "unskew", *arguments], env=environment, cwd=cwd, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 # ---------------------------------------------------------------- a run of all of them
-def test_one_run_uses_a_strangers_piece_of_every_kind(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "outside.toml").write_text(EXPERIMENT)
-    unskew(site, "run", "outside.toml", "--out", "run", "--quiet", cwd=tmp_path)
+@pytest.mark.usefixtures("installed")
+def test_one_run_uses_a_strangers_piece_of_every_kind(tmp_path: Path) -> None:
     run = tmp_path / "run"
+    loop.start(config.parse(_table()), run)
+    report.write_report(run)
     page = (run / "report.html").read_text()
     assert "Medians on the move" in page
     assert "A stranger saw move: Median in round 1 under gamma 6; Median in round 2 under gamma 3." in page
