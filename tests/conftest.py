@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import unskew as us
 from unskew import report
 from unskew.data import sources
 from unskew.data.dataset import Dataset
@@ -88,6 +89,13 @@ def _one_thread() -> None:
     """
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`us.simulate` runs two rounds at most: for code of pages, of which it matters that it runs."""
+    real = us.simulate
+    monkeypatch.setattr(us, "simulate", lambda *given, rounds=2, **more: real(*given, rounds=min(rounds, 2), **more))
 
 
 @pytest.fixture

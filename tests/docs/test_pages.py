@@ -57,6 +57,7 @@ def spans(text: str) -> list[str]:
 
 
 # ---------------------------------------------------------------- code
+@pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python run")])
 def test_code_that_is_marked_to_run_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are run in order, as one module, where the examples are."""

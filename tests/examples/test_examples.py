@@ -166,6 +166,7 @@ def test_the_notebooks_code_runs_and_ends_with_predictions(cells: Any, tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"examples"}
 
 
+@pytest.mark.usefixtures("two_rounds")
 def test_every_cell_of_the_gallery_ends_with_a_chart(cells: Any, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(EXAMPLES)
     shown = [value for kind, _, value in cells(tmp_path / "examples" / "gallery.ipynb", {}) if kind == "code"]
