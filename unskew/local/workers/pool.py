@@ -114,20 +114,12 @@ class Job:
     slot: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Packet:
-    """A job as it is written into the pipe."""
-
-    job: Job
-    parts: list[bytes]
-
-
 @dataclass(eq=False)
 class _Worker:
     """A process, the main process's end of its pipe, where jobs and answers lie, and the jobs it has.
 
-    `waiting` is a job too large for the pipe: it is sent when the worker is idle and so reads.  Sent earlier, main
-    process and worker could both be writing and neither reading.
+    `waiting` is a job too large for the pipe, with what is written of it: it is sent when the worker is idle and so
+    reads.  Sent earlier, main process and worker could both be writing and neither reading.
     """
 
     number: int
@@ -136,7 +128,7 @@ class _Worker:
     inbox: list[Slot]
     outbox: list[Slot]
     jobs: deque[Job] = field(default_factory=deque)
-    waiting: _Packet | None = None
+    waiting: tuple[Job, list[bytes]] | None = None
 
     @property
     def free(self) -> bool:
@@ -256,8 +248,8 @@ class Pool:
                         raise self._died(worker) from None
                     job = worker.jobs.popleft()
                     if worker.waiting is not None and not worker.jobs:
-                        packet, worker.waiting = worker.waiting, None
-                        self._write(worker, packet)
+                        waiting, worker.waiting = worker.waiting, None
+                        self._write(worker, *waiting)
                     if queue and worker.free:
                         self._send(worker, queue.popleft())
                     missing -= 1
@@ -282,16 +274,16 @@ class Pool:
                     head[key] = value
             heads.append(head)
         order = {"slot": job.slot, "heads": heads, "inline": len(inline)}
-        packet = _Packet(job, [json.dumps(order).encode(), *inline])
-        if worker.jobs and sum(map(len, packet.parts)) > _PIPE_BYTES:
-            worker.waiting = packet
+        parts = [json.dumps(order).encode(), *inline]
+        if worker.jobs and sum(map(len, parts)) > _PIPE_BYTES:
+            worker.waiting = job, parts
         else:
-            self._write(worker, packet)
+            self._write(worker, job, parts)
 
-    def _write(self, worker: _Worker, packet: _Packet) -> None:
-        worker.jobs.append(packet.job)
+    def _write(self, worker: _Worker, job: Job, parts: list[bytes]) -> None:
+        worker.jobs.append(job)
         try:
-            for part in packet.parts:
+            for part in parts:
                 worker.pipe.send_bytes(part)
         except OSError:
             raise self._died(worker) from None
