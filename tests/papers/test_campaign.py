@@ -20,7 +20,7 @@ from unskew.tasks.measure import ACCURACY
 
 TWO = """
 title = "Two tiny claims"
-rule = { until = 0.5, most = 6 }
+rule = { until = 0.5, most = 7 }
 
 [experiments.tiny]
 rounds = 2
@@ -120,6 +120,18 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     assert not ended(points, [0.5, -0.5] * 4)
 
 
+def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval() -> None:
+    """2, 3, 4 points: 3 ± 2.48, and no confidence sequence of three; nothing is said before the last of them."""
+    fixed, points, gains = UntilDecided(until=0.5, least=3, most=3), Comparison("", "a", "b"), [0.02, 0.03, 0.04]
+
+    def ended(count: int, rule: UntilDecided) -> str:
+        return campaign._ended(points, [(gain, 0.0) for gain in gains[:count]], rule)
+
+    assert ended(3, fixed) == "decided"
+    assert not ended(2, fixed)
+    assert not ended(3, UntilDecided(until=0.5, least=3, most=4))
+
+
 def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> None:
     """Bytes were shown in points, a hundred times as many."""
     sent = Comparison("", "a", "b", metric="bytes.up", unit="MB", factor=1e-6)
@@ -194,8 +206,8 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
     [
         ('above = "slow"', 'above = "slwo"', "claims.1.above: there is no 'slwo'; did you mean slow?"),
         ('above = "slow"', 'above = "fedavg"', "claims.1 compares fedavg with itself"),
-        ("most = 6", "most = 4", "claims.1.rule: most must be at least 6"),
-        ("most = 6", "mots = 6", "unknown key claims.0.rule.mots"),
+        ("most = 7", "most = 4", "claims.1.rule: most must be at least 6"),
+        ("most = 7", "mots = 7", "unknown key claims.0.rule.mots"),
         ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is set by the campaign"),
         ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
         ("rounds = 2", 'paper = "feddif"', "experiments.tiny.paper: feddif has an experiment in each reproduction"),

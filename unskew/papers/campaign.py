@@ -342,17 +342,22 @@ def standing(planned: Planned, kept: Queue) -> Standing:
         ended = f"{rule.most} seeds, the most"
     above, below = zip(*values, strict=True) if values else ((), ())
     text = compared.said(compared.above, compared.below, planned.asked.experiment)
-    decided = compared.claim(text, above, below, sequential=True)
+    decided = compared.claim(text, above, below, sequential=_may_add(rule, len(values)))
     more = f"; {ended}" if ended != DECIDED else ""
     return Standing(dataclasses.replace(decided, evidence=decided.evidence + more * bool(ended)), ended)
 
 
+def _may_add(rule: UntilDecided, seeds: int) -> bool:
+    """True if seeds are added by what they say, so that the interval has to pay for the looks; else it is Student's."""
+    return rule.least < rule.most or seeds < rule.most
+
+
 def _ended(compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided) -> str:
     """Why a claim needs no more seeds than it has values of; empty if it does."""
-    above, below = zip(*values, strict=True)
-    if compared.claim("", above, below, sequential=True).holds is not None:
+    (above, below), sequential = zip(*values, strict=True), _may_add(rule, len(values))
+    if compared.claim("", above, below, sequential=sequential).holds is not None:
         return DECIDED
-    bounds = interval(paired(above, below), sequential=True)
+    bounds = interval(paired(above, below), sequential=sequential)
     narrow = bounds is not None and compared.factor * (bounds[2] - bounds[1]) < rule.until
     return f"the interval is narrower than {rule.until:g}" if narrow and compared.within is None else ""
 
@@ -442,7 +447,8 @@ def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
     for claim in campaign.claims:
         pages.setdefault(claim.asked.page or f"campaign/{campaign.name}", []).append(claim)
     about = (
-        f"{campaign.title}. Seeds were added until each claim was decided; a confidence sequence pays for the looks."
+        f"{campaign.title}. Seeds were added until each claim was decided, with a confidence sequence for the looks; "
+        "where their number was fixed the interval is Student's."
     )
     out = []
     for name, claims in pages.items():
