@@ -77,32 +77,24 @@ def iterations(request: ReproductionRequest) -> Result:
 
     The rule of the code trains as often as published, that of the text more often.
     """
-    draft = Draft.of(request)
-    clients, rounds, channel = draft["clients"], draft["rounds"], PRESETS["p000"].channel
-    for (setting, alpha), (level, epsilon) in itertools.product(
-        draft["alphas"].items(), EPSILON["CIFAR-100"].items()
-    ):  # fmt: skip
-        name = f"FedDif {level}"
-        rounds_then, passes, _ = table3(name, setting)
-        model_ratio = draft["models"] / clients
-        readings = {
-            f"{name}, p000": (FedDif(preset="p000", epsilon=epsilon, drift=None), passes / rounds_then),
-            f"{name}, paper": (FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6), None),
-        }
-        for label, (method, printed) in readings.items():
-            count = rounds if printed is not None else rounds // 5
-            values = iterations_of(draft, method, (alpha, 100, 500), count, channel)
-            draft.add(label, setting, "iterations_per_round", values, printed)
-            if printed is not None:
-                text = f"{label}, {setting}: iterations per round within {100 * NEAR:.0f} % of {printed:.2f}"
-                draft.claims.append(near(text, values, printed, NEAR))
-            request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
+    draft, metric = Draft.of(request), "iterations_per_round"
+    rounds, channel, model_ratio = draft["rounds"], PRESETS["p000"].channel, draft["models"] / draft["clients"]
+    for (setting, alpha), level in itertools.product(draft["alphas"].items(), EPSILON["CIFAR-100"]):
+        label, epsilon, labels = f"FedDif {level}, p000", EPSILON["CIFAR-100"][level], (alpha, 100, 500)
+        rounds_then, passes, _ = table3(f"FedDif {level}", setting)
+        released = FedDif(preset="p000", epsilon=epsilon, drift=None)
+        values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
+        draft.add(label, setting, metric, values, printed)
+        text = f"{label}, {setting}: iterations per round within {100 * NEAR:.0f} % of {printed:.2f}"
+        draft.claims.append(near(text, values, printed, NEAR))
+        request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
+        rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
+        values = iterations_of(draft, rule, labels, rounds // 5, channel)
+        draft.add(f"FedDif {level}, paper", setting, metric, values)
     for setting in ("hard", "soft"):
         text = f"the printed rule trains more often than the released one (eps1, {setting})"
-        printed_rule, released = (
-            draft.values(f"FedDif eps1, {rule}", setting, "iterations_per_round") for rule in ("paper", "p000")
-        )
-        draft.above(text, printed_rule, released, "iterations", 1.0, "+.3g")
+        both = [draft.values(f"FedDif eps1, {rule}", setting, metric) for rule in ("paper", "p000")]
+        draft.above(text, *both, "iterations", 1.0, "+.3g")
     return draft.result()
 
 

@@ -334,13 +334,22 @@ def table4(request: ReproductionRequest) -> Result:
     """All nine methods with the settings of Table III, and HCCT with alpha by its pilot."""
     draft = Draft.of(request)
     for name, runs in compared(draft).items():
-        errors = client_errors(runs)
-        _table4_rows(draft, name, errors, runs)
+        for method, errors in client_errors(runs).items():
+            like = LIKE.get(method, method)
+            if len(errors) > 1:
+                over, std = float(np.std(_means(errors), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
+                draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
+            best = [1.0 - v for history in runs for v in final(history, method, "personal.accuracy.mean.best")]
+            draft.add(method, name, "error.best", best)
+            for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
+                paper = share(TABLE5.get(like, {}).get(metric))
+                draft.add(method, name, f"error.{metric}", [float(of(e)) for e in errors], paper)
         chosen = [info.alpha for h in runs for info in last(h.record, BY_PILOT, JudgedGroups).values()]
         draft.add(BY_PILOT, name, "alpha", [alpha for alpha in chosen if alpha is not None])
         for m in ("hcct", BY_PILOT, f"hcct{RELEASED}") if name == "Digit" else ():
             others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
-            steps = {f"{other} above it by": paired(_means(errors[other]), _means(errors[m])) for other in others}
+            mine, *theirs = (draft.values(method, name, "error") for method in (m, *others))
+            steps = {f"{other} above it by": paired(e, mine) for other, e in zip(others, theirs, strict=True)}
             draft.claims.append(ordered(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
     draft.judge()
     return draft.result()
@@ -354,19 +363,6 @@ def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
     for i, client in enumerate(clients):
         groups.setdefault(int(dataset.domains[client.train[0]]), []).append(i)
     return {BY_DOMAIN: {"name": "grouped", "groups": list(groups.values())}}
-
-
-def _table4_rows(draft: Draft, name: str, errors: Mapping[str, Sequence[Floats]], runs: Sequence[History]) -> None:
-    for method, values in errors.items():
-        like = LIKE.get(method, method)
-        if len(values) > 1:
-            over, std = float(np.std(_means(values), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
-            draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
-        best = [1.0 - v for history in runs for v in final(history, method, "personal.accuracy.mean.best")]
-        draft.add(method, name, "error.best", best)
-        for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
-            paper = share(TABLE5.get(like, {}).get(metric))
-            draft.add(method, name, f"error.{metric}", [float(of(e)) for e in values], paper)
 
 
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
