@@ -129,11 +129,9 @@ def test_a_deployed_run_leaves_the_folder_of_a_simulated_one(small: Small, tmp_p
     assert start(tmp_path, Loopback({})) == run, "a run that is done needs nobody"
     for method, seed, client in itertools.product((m["name"] for m in METHODS), (0, 1), range(3)):
         own = load_model(tmp_path / f"client-{client}", method, seed=seed)
-        assert own.unskew == load_model(simulated, method, client, seed).unskew
-        assert all(
-            torch.equal(t, own.state_dict()[name])
-            for name, t in load_model(simulated, method, client, seed).state_dict().items()
-        )
+        theirs = load_model(simulated, method, client, seed)
+        assert own.unskew == theirs.unskew
+        assert all(torch.equal(t, own.state_dict()[name]) for name, t in theirs.state_dict().items())
     assert load_model(run, "fedavg").unskew.client is None
     with pytest.raises(RunError, match="clients that keep theirs to themselves have it in their own folders"):
         load_model(run, "fedper", client=0)

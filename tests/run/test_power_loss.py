@@ -35,7 +35,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_like_one_that_was_not(
     """Kill -9 at moments that nobody chose, most of them while something is written; resumed and killed again."""
     monkeypatch.setattr(cell, "SAVE_AFTER_S", 0.0)  # a checkpoint after every round
     monkeypatch.setattr(cell, "SAVE_SHARE", 1.0)
-    experiment = tiny("rounds=6", "seeds=[0, 1]", methods='[[methods]]\nname = "scaffold"\n')
+    experiment = tiny("rounds=3", "seeds=[0, 1]", methods='[[methods]]\nname = "scaffold"\n')
     began = time.monotonic()
     whole = loop.start(experiment, tmp_path / "whole").summary["fingerprint"]
     took, draw, killed = time.monotonic() - began, random.Random(0), 0
