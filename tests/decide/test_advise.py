@@ -730,7 +730,7 @@ def test_test_rows_from_which_the_headline_cannot_be_measured_are_refused_before
 def test_sites_that_come_later_are_the_unseen_ones_and_take_no_part() -> None:
     experiment, inputs = described(made(sites=3), rounds=1, unseen={"clients": ["site B"]})
     of = advise_experiment(experiment, math.inf, inputs=inputs, fresh_seeds=1, folds=1)
-    assert [(n.name, n.alone, n.joined) for n in of.unseen] == [("site B", None, None)]
+    assert [*of.unseen] == ["site B"]
     assert {of.sites.names[c] for c in of.by_site} == {"site A", "site C"}
 
 

@@ -171,7 +171,6 @@ class TrainingJob:
         method, seed, rounds, megabytes, enough: As in `Training`.
         until: Round up to which to train now.
         fold: The fold whose rows judge it; None trains on all, judged by test rows.
-        without: Sites left out, whose results as unseen sites are wanted.
     """
 
     method: NamedMethod
@@ -181,11 +180,10 @@ class TrainingJob:
     fold: int | None = None
     megabytes: float | None = None
     enough: float | None = None
-    without: tuple[ClientId, ...] = ()
 
     def cell(self) -> QueuedCell:
         """Its cell; cells that differ only in `until` continue each other."""
-        table = {**vars(self), "method": as_json(self.method), "without": list(self.without)}
+        table = {**vars(self), "method": as_json(self.method)}
         home = hashlib.sha256(json.dumps({**table, "until": None}, sort_keys=True).encode())
         return QueuedCell({"do": "score", **table}, home.hexdigest())
 
@@ -280,7 +278,7 @@ class TrainingWork(CellWork):
 
     def score(self, asked: TrainingJob) -> Trained:
         """Train up to a round and score."""
-        job = replace(asked, method=self.method(asked.method), without=tuple(asked.without))  # type: ignore[arg-type]
+        job = replace(asked, method=self.method(asked.method))  # type: ignore[arg-type]
         home = job.cell().home
         began: Training | None = self.trainings.pop(home, None)
         try:
@@ -288,7 +286,7 @@ class TrainingWork(CellWork):
             training.go_on(job.until)
             groups, parts = training.groups, training.fed.clients
             rows = parts.test if job.fold is None else parts.val
-            scores = None if job.without else training.scores(rows)
+            scores = training.scores(rows)
             last = training.fed.unseen is not None and job.fold is None and job.until == job.rounds
             unseen = training.unseen() if last else {}
         except Impossible as error:
@@ -301,28 +299,5 @@ class TrainingWork(CellWork):
 
     def begin(self, job: TrainingJob) -> Training:
         """A training at its start."""
-        sites, fed, method = self.sites, self.sites.fed, job.method
-        if job.fold is not None:
-            fed = sites.folds[job.fold]
-        if job.without:
-            stay = [c for c in range(fed.num_clients) if c not in job.without]
-            fed = replace(_part(fed, stay), unseen=_part(fed, job.without))
-            per_round = sites.experiment.clients_per_round
-            fewer = None if per_round is None else min(per_round, len(stay))
-            sites = replace(sites, experiment=replace(sites.experiment, clients_per_round=fewer))
-            method = _renumbered(method, stay)
-        return Training(method, sites, job.rounds, job.seed, fed, job.megabytes, job.enough)
-
-
-def _part(fed: FederatedData, clients: Sequence[int]) -> FederatedData:
-    """Some of the clients."""
-    return replace(fed, clients=fed.clients.take(np.array(clients, np.int64)), unseen=None)
-
-
-def _renumbered(method: NamedMethod, stay: Sequence[int]) -> NamedMethod:
-    """The same method for the clients that stay, which are numbered anew: groups that it was given name them."""
-    if "groups" not in method.options or not isinstance(method.options["groups"], list):
-        return method
-    number = {c: i for i, c in enumerate(stay)}
-    groups: Any = [[number[c] for c in g if c in number] for g in method.options["groups"]]
-    return config.method(method.name, {**method.options, "groups": [g for g in groups if g]}, method.label)
+        fed = self.sites.fed if job.fold is None else self.sites.folds[job.fold]
+        return Training(job.method, self.sites, job.rounds, job.seed, fed, job.megabytes, job.enough)

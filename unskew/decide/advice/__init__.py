@@ -5,7 +5,7 @@ ends first, there is no answer yet.
 
 measure.py    how the sites' training disagrees, and groups that this suggests
 race.py       local rates, bounds, and successive halving of methods, all on validation rows
-check.py      test rows, under fresh seeds: gains, cost, unseen sites
+check.py      test rows, under fresh seeds: gains, cost
 answer.py     the decision, its words, and the experiment that it recommends
 page.py       the page
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from unskew import api
 from unskew.decide.advice.answer import Advice
-from unskew.decide.advice.check import SEEDS, check, unseen
+from unskew.decide.advice.check import SEEDS, check
 from unskew.decide.advice.measure import AdviceWork, proposed
 from unskew.decide.advice.page import CELLS, require_place, write_advice
 from unskew.decide.advice.race import FOLDS, local_of, race
@@ -150,8 +150,7 @@ def _plan(sites: Sites, limits: Constraints, say: Callable[[str], None], folds: 
     if raced.chosen is not None:
         say(f"chosen: {raced.chosen.method.label}; now test rows")
     checked = yield from check(sites, raced, limits, say, fresh_seeds)
-    came = yield from unseen(sites, raced, checked, limits, say)
-    return Advice(sites, limits, raced, checked, came, sites.clock.spent)
+    return Advice(sites, limits, raced, checked, sites.clock.spent)
 
 
 __all__ = ["Advice", "advise", "advise_experiment"]

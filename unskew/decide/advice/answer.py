@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check, UnseenSite
+from unskew.decide.advice.check import CONFIDENCE_OF_TWO, Check
 from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Race
 from unskew.decide.follow_up import under_fresh_seeds
 from unskew.decide.sites import Constraints, Sites
@@ -52,7 +52,6 @@ class Advice:
         limits: Limits of a federation.
         race: How the method was chosen, on validation rows.
         check: Results on test rows under fresh seeds.
-        unseen: Sites that came after training.
         seconds: Time it took.
     """
 
@@ -60,7 +59,6 @@ class Advice:
     limits: Constraints
     race: Race
     check: Check
-    unseen: tuple[UnseenSite, ...]
     seconds: float
 
     # ------------------------------------------------------------------ decisions
@@ -187,6 +185,15 @@ class Advice:
         """Sites without a measurable result, for example without test rows."""
         return tuple(name for c, name in enumerate(self.sites.names) if self.by_site and c not in self.by_site)
 
+    @cached_property
+    def unseen(self) -> dict[str, tuple[float, float]]:
+        """The headline of each site that came after training, as served and once adapted, under the first seed."""
+        later, training = self.sites.fed.unseen, self.check.training
+        if later is None or training is None:
+            return {}
+        names = later.client_names or tuple(f"unseen {k}" for k in range(later.num_clients))
+        return {names[k]: of for k, of in training.unseen.items()}
+
     @property
     def by_themselves(self) -> frozenset[ClientId]:
         """Sites that train alone under the chosen method."""
@@ -228,9 +235,7 @@ class Advice:
         settings += [f"{epochs:g} local epoch{'s' * (epochs != 1)}"] if epochs is not None else []
         settings += [counted(self.sites.experiment.rounds if self.family == "alone" else federated, "round")]
         known = race.chosen is not None or self.verdict != "undecided"
-        came = [
-            m.with_unit(statistics.fmean(v)) for v in zip(*((n.served, n.adapted) for n in self.unseen), strict=True)
-        ]
+        came = [m.with_unit(statistics.fmean(v)) for v in zip(*self.unseen.values(), strict=True)]
         tested, seeds = sum(len(self.sites.fed.clients.test[c]) for c in self.by_site), len(check.seeds)
         asked: tuple[tuple[str, Sequence[object]], ...] = (
             ("Is it worth it?", (self.headline, *self.warnings)),
@@ -244,8 +249,8 @@ class Advice:
                 cost and f"{check.chosen} sends {human_bytes(1e6 * cost['megabytes'])} in all, a site "
                 f"{human_bytes(1e6 * cost['per_site'])} a round.",)),
             ("What about a new site?", (
-                came and f"{counted(len(self.unseen), 'site')} left out, one seed: as served {came[0]}, once "
-                f"adapted {came[1]}.",)),
+                came and f"{counted(len(self.unseen), 'unseen site')}, one seed: as served {came[0]}, once adapted "
+                f"{came[1]}.",)),
             ("How certain is this?", (
                 gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
                 f"choice has seen these {tested:,} rows.",)),
@@ -303,7 +308,7 @@ class Advice:
             "no_better_than_constant": [names[c] for c in sorted(self.useless)],
             "groups": [[names[c] for c in g] for g in self.groups],
             "cost": self.cost,
-            "unseen": [dataclasses.asdict(n) for n in self.unseen],
+            "unseen": self.unseen,
             "seeds": list(self.check.seeds),
             "rounds": self.race.rounds,
             "rounds_trained": self.sites.clock.rounds,

@@ -8,7 +8,7 @@ from unskew.decide.advice.race import ALONE, FEDAVG, POOLED, Candidate, Race
 from unskew.decide.cells import Plan
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Constraints, Sites
-from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, trained, under_seeds
+from unskew.decide.training import Groups, Trained, TrainingJob, scores_of, under_seeds
 from unskew.protocol import ClientId
 from unskew.report.stats import CONFIDENCE, Difference
 from unskew.tasks.measure import Measure
@@ -19,28 +19,6 @@ CONFIDENCE_OF_TWO = 1 - (1 - CONFIDENCE) / 2
 
 SEEDS = 5
 """Fresh seeds, at least two for a verdict."""
-
-MOST_LEFT_OUT = 8
-"""Sites up to which each is left out by itself; more are left out a quarter at a time."""
-
-
-@dataclass(frozen=True)
-class UnseenSite:
-    """A site that came after training.
-
-    Attributes:
-        name: Its name.
-        served: The headline of the model it gets.
-        adapted: The same after training on its own rows.
-        alone: Its result alone.
-        joined: Its result as a member.
-    """
-
-    name: str
-    served: float
-    adapted: float
-    alone: float | None
-    joined: float | None
 
 
 @dataclass(frozen=True)
@@ -149,33 +127,3 @@ def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure
     over_fedavg, _ = gain(done[raced], done[FEDAVG], measure)
     holds = over_fedavg.verdict != "loses" and (chosen.verdict == "gains" or fedavg.verdict != "gains")
     return None if holds else SetAside(raced, chosen, over_fedavg)
-
-
-# ---------------------------------------------------------------- unseen sites
-def unseen(
-    sites: Sites, race: Race, checked: Check, limits: Constraints, say: Callable[[str], None]
-) -> Plan[tuple[UnseenSite, ...]]:
-    """Plan: evaluate unseen sites, or else leave sites out, one by one or a quarter at a time."""
-    chosen, n = checked.answering(race), sites.fed.num_clients
-    if chosen is None or checked.chosen is None or checked.training is None:
-        return ()
-    if (later := sites.fed.unseen) is not None:
-        names = later.client_names or tuple(f"unseen {k}" for k in range(later.num_clients))
-        return tuple(UnseenSite(names[k], *of, None, None) for k, of in checked.training.unseen.items())
-    if n < 3:
-        return ()
-    folds = [(c,) for c in range(n)] if n <= MOST_LEFT_OUT else [tuple(range(k, n, 4)) for k in range(4)]
-    alone, joined = (
-        checked.results[label][0].values if label in checked.results else {} for label in (ALONE, checked.chosen)
-    )
-    seed, rounds, most = checked.seeds[0], race.rounds, limits.megabytes
-    left_out = yield from trained(
-        sites, [TrainingJob(chosen.method, seed, rounds, rounds, megabytes=most, without=fold) for fold in folds]
-    )
-    for why in dict.fromkeys(of.why for of in left_out if of.why):
-        say(f"unseen sites: {why}")
-    return tuple(
-        UnseenSite(sites.names[fold[k]], *both, alone.get(fold[k]), joined.get(fold[k]))
-        for fold, of in zip(folds, left_out, strict=True)
-        for k, both in of.unseen.items()
-    )

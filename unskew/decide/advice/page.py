@@ -106,10 +106,7 @@ def sections(advice: Advice) -> Sequence[Section]:
          "chosen" if e is race.chosen else "as good" if e.method.label in race.close else e.out or "reached the end")
         for e in race.entries
     ]  # fmt: skip
-    came = [
-        (n.name, *("–" if v is None else m.show(v) for v in (n.alone, n.served, n.adapted, n.joined)))
-        for n in advice.unseen
-    ]
+    came = [(name, *map(m.show, of)) for name, of in advice.unseen.items()]
     named = {
         "Is it worth it?": table(
             f"{m.label} on test rows, mean over sites, {len(check.seeds)} fresh seeds",
@@ -123,6 +120,6 @@ def sections(advice: Advice) -> Sequence[Section]:
             f"{m.label} on validation rows of {race.folds} folds, mean over sites",
             ["method", *(f"round {t} | {percent}" for t in rounds), "end"], raced, words=[-1]),
         "What about a new site?": table(
-            "Sites that took no part", ["site", "alone", "as served", "after adapting", "as a member"], came),
+            f"{m.axis} of sites that took no part", ["site", "as served", "after adapting"], came),
     }  # fmt: skip
     return [Section.of(title, "", (), [numbers]) for title, numbers in named.items()]
