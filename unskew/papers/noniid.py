@@ -40,7 +40,7 @@ def clock(request: ReproductionRequest) -> Result:
     end, target = min(max(c) for of in timed.values() for c in of), draft["target"]
     ends: dict[str, list[float]] = {}
     for name, seeds in timed.items():
-        grid = [end * k / 40 for k in range(41)]
+        grid = [end * (k / 40) for k in range(41)]  # the last is the end to the bit
         values = [[of[max(t for t in of if t <= x)] for of in seeds] for x in grid]
         draft.curves, ends[name] = {**draft.curves, name: percent(grid, values)}, values[-1]
         draft.add(name, setting := history.summary["rows"][0]["setting"], "global.accuracy", ends[name])
