@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_747),
     ("bench", "bench", 1_500, 1_653),
     ("all of unskew/", "", 62_000, 77_201),
-    ("tests/", "", 45_000, 44_972),
+    ("tests/", "", 45_000, 45_002),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

@@ -68,10 +68,11 @@ def test_robust_means_are_measured_without_and_with_an_attack(tmp_path: Path) ->
     printed = called("security", "--quick", "--only", "backdoor", "--json", "--figures", str(tmp_path))
     assert printed.exit_code == 0, printed.output
     rows = json.loads(printed.stdout)["rows"]
-    whole = {(case, "balanced accuracy") for case in ("digits/none/0", "digits/backdoor/0.2")}
-    assert {(r["case"], r["what"]) for r in rows} == {*whole, ("digits/backdoor/0.2", "attack success")}
     assert len({r["contender"] for r in rows}) == 6
-    assert all(0 <= r["value"] <= 1 and r["unit"] == "1" for r in rows)
+    assert {(r["case"], r["what"]) for r in rows} == {
+        ("digits/none/0", "balanced accuracy"), ("digits/backdoor/0.2", "balanced accuracy"),
+        ("digits/backdoor/0.2", "attack success"),
+    }  # fmt: skip
     lines = (tmp_path / "attacks-digits.md").read_text("utf-8").splitlines()
     assert [line.count("|") for line in lines] == [9] * 5
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from unskew.cli.app import app
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign
@@ -122,14 +124,9 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
 
 def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval() -> None:
     """2, 3, 4 points: 3 ± 2.48, and no confidence sequence of three; nothing is said before the last of them."""
-    fixed, points, gains = UntilDecided(until=0.5, least=3, most=3), Comparison("", "a", "b"), [0.02, 0.03, 0.04]
-
-    def ended(count: int, rule: UntilDecided) -> str:
-        return campaign._ended(points, [(gain, 0.0) for gain in gains[:count]], rule)
-
-    assert ended(3, fixed) == "decided"
-    assert not ended(2, fixed)
-    assert not ended(3, UntilDecided(until=0.5, least=3, most=4))
+    points, gains = Comparison("", "a", "b"), [(0.02, 0.0), (0.03, 0.0), (0.04, 0.0)]
+    for most, count, ended in ((3, 3, "decided"), (3, 2, ""), (4, 3, "")):
+        assert campaign._ended(points, gains[:count], UntilDecided(until=0.5, least=3, most=most)) == ended
 
 
 def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> None:
@@ -156,6 +153,22 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
             file.commit()
         with pytest.raises(RunError, match=r"sqlite has no outcomes to go on from \(.*\); delete it"):
             campaign.to_json(two, known(tmp_path))
+
+
+def test_with_little_time_no_arm_begins_that_would_not_end_in_it(tmp_path: Path) -> None:
+    """Both arms of the first claim take a second; an arm of the second is said to take an hour."""
+    text = TWO.replace('above = "same"', 'above = "same"\nminutes = 0.01').replace('"slow"', '"slow"\nminutes = 60')
+    campaign.run(loaded(tmp_path, text), tmp_path / "out", Observer(), say=silent, minutes=1.0)
+    (_, ended, _), (_, left_open, _) = claims(tmp_path / "out")
+    assert (ended, left_open) == ("decided", "")
+
+
+def test_json_stands_alone(done: tuple[Campaign, Path, int]) -> None:
+    _, folder, _ = done
+    words = ["reproduce", "--campaign", str(folder.parent / "two.toml"), "--out", str(folder), "--json", "--quiet"]
+    printed = CliRunner().invoke(app, words)
+    assert json.loads(printed.stdout)["done"] == 2, printed.output
+    assert "a term of no weight changes nothing" in printed.stderr
 
 
 def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(

@@ -3,12 +3,13 @@
 import json
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, only, then
+from unskew.cli.options import AsJson, DataDir, Quiet, only, tell, then
 from unskew.cli.tables import print_page
 from unskew.errors import ConfigError, did_you_mean, shown
 
@@ -90,9 +91,8 @@ def reproduce(
         claims = campaigns.load(path, data_dir)
         if not status:
             with watching(quiet) as callback:
-                written = campaigns.run(
-                    claims, folder, callback, data_dir, lambda text: print(text, flush=True), jobs, minutes
-                )
+                say = tell if as_json else partial(print, flush=True)
+                written = campaigns.run(claims, folder, callback, data_dir, say, jobs, minutes)
             print(f"status: {written}", file=sys.stderr)
         kept = campaigns.known(folder)
         if as_json:
