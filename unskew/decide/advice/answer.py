@@ -212,7 +212,7 @@ class Advice:
         label, gain, why = self.check.chosen, "", self.why
         if self.gain is not None:
             m = self.sites.measure
-            gain = f"{label} gains {in_words(self.gain, m, self.confidence)} over training alone{m.turned}"
+            gain = f"{label} {in_words(self.gain, m, self.confidence)} over training alone{m.turned}"
         answer = {"join": "Federate", "alone": "Train alone", "undecided": "Undecided"}[self.verdict]
         return f"{answer}: {'; '.join(filter(None, (gain, why)))}."
 
