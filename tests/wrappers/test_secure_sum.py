@@ -31,8 +31,11 @@ from unskew.wrappers.secure_sum import (
     Unmask,
     _is_secret,
     _part,
-    _primitives,
     _together,
+    agreed_key,
+    opened,
+    private_key,
+    split_secret,
 )
 from unskew.wrappers.uploads import uploads_of
 
@@ -188,8 +191,8 @@ def test_no_entry_is_cut_unseen(odd: float) -> None:
 
 
 def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
-    primitives, secret = _primitives(), bytes(range(32))
-    shares = dict(enumerate(primitives.split(secret, 3, 6)))
+    secret = bytes(range(32))
+    shares = dict(enumerate(split_secret(secret, 3, 6)))
     for liars in (set[int](), {1}, {0, 4}, {1, 2, 5}):
         told = shares | {c: shares[c][:4] + shares[c][:3:-1] for c in liars}
         assert _together(told, 3, lambda s: s == secret) == (secret, liars)
@@ -199,7 +202,7 @@ def test_a_secret_is_put_together_without_the_shares_of_liars() -> None:
 
 def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
     """Of five clients four are the threshold: what three of them can decrypt is one share short, beside the owner."""
-    by, primitives = SecureSum(), _primitives()
+    by = SecureSum()
     clients = range(5)
     least = by.least(len(clients))
     sim = simulator("fedavg", "perceptron")
@@ -209,8 +212,8 @@ def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
     shares, _ = by._shares(me[0], Everybody(keys, least), begun[0][1])
     halves = {}
     for c in clients:
-        mine = primitives.private(_part(bytes.fromhex(begun[c][1].root), "shares"))
-        both = primitives.opened(primitives.agreed(mine, keys[0].shares), shares.to[c].encode())
+        mine = private_key(_part(bytes.fromhex(begun[c][1].root), "shares"))
+        both = opened(agreed_key(mine, keys[0].shares), shares.to[c].encode())
         assert both is not None
         halves[c] = (both[: len(both) // 2], both[len(both) // 2 :])
     for half, own in ((0, True), (1, False)):
@@ -222,8 +225,8 @@ def test_fewer_clients_than_the_threshold_make_no_secret_of_another() -> None:
 
 def test_nobody_is_blamed_where_one_of_those_who_revealed_shares_may_have_lied() -> None:
     """Of three shares of client 0, three are needed, and client 2 alters its own: client 0 gave right ones."""
-    primitives, keys = _primitives(), {0: PublicKeys("", "", "")}
-    shares = dict(zip((0, 1, 2), primitives.split(bytes(range(32)), 3, 3), strict=True))
+    keys = {0: PublicKeys("", "", "")}
+    shares = dict(zip((0, 1, 2), split_secret(bytes(range(32)), 3, 3), strict=True))
     revealed = {c: Revealed({0: share.hex()}, {}) for c, share in shares.items()}
     revealed[2] = Revealed({0: shares[2][::-1].hex()}, {})
     with pytest.raises(QuorumError, match=r"clients \[0\] .*, or a client that revealed them"):

@@ -77,6 +77,18 @@ from unskew.wrappers.uploads import (
     with_updates,
 )
 
+try:
+    from Crypto.Protocol.SecretSharing import Shamir
+    from Crypto.Util.Padding import pad, unpad
+    from cryptography.fernet import Fernet, InvalidToken
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError:
+    _INSTALLED = False
+else:
+    _INSTALLED = True
+
 M = TypeVar("M")
 UNIT = 2.0**-24
 """Step of the fixed-point numbers."""
@@ -234,7 +246,8 @@ class SecureSum(Wrapper):
         Raises:
             ConfigError: If no reply is marked, one holds more than sums and marked fields, or a library is missing.
         """
-        _primitives()
+        if not _INSTALLED:
+            raise ConfigError("SecureSum needs cryptography and PyCryptodome: pip install 'unskew[deploy]'")
         require_uploads(method, "SecureSum")
 
     def applies_to(self, method: Any, name: str, types: StepTypes) -> bool:
@@ -293,7 +306,7 @@ class SecureSum(Wrapper):
         if isinstance(reply, SecureReply) and (reply.masked.dtype != torch.int64 or reply.masked.dim() != 1):
             raise WireError(f"a masked vector must be int64 (numbers), got {reply.masked.dtype}")
         if isinstance(reply, PublicKeys):
-            if not _HASH.fullmatch(reply.own) or not all(map(_primitives().is_public, (reply.shares, reply.masks))):
+            if not _HASH.fullmatch(reply.own) or not all(map(is_public_key, (reply.shares, reply.masks))):
                 raise WireError("malformed public keys or hash of a client's secret")
         elif isinstance(reply, Shares) and not all(map(_ENCRYPTED.fullmatch, reply.to.values())):
             raise WireError("malformed encrypted shares")
@@ -365,7 +378,6 @@ class SecureSum(Wrapper):
             SuspectError: If one client's shares do not make its secret, whichever revealer is left out.
             QuorumError: If several clients' do not, or no revealer can be left out: a revealer may have lied.
         """
-        primitives = _primitives()
         total = torch.zeros(length, dtype=torch.int64)
         wrong_clients: set[ClientId] = set()
         lost: dict[ClientId, int] = {}  # and how many revealed their shares of its secret
@@ -382,9 +394,7 @@ class SecureSum(Wrapper):
                 total += _stream(secret, length)
             else:
                 for p in present:
-                    total += _sign(p, c) * _stream(
-                        primitives.agreed(primitives.private(secret), members[p].masks), length
-                    )
+                    total += _sign(p, c) * _stream(agreed_key(private_key(secret), members[p].masks), length)
         if len(lost) == 1 and min(lost.values()) > least:
             raise SuspectError("", dict.fromkeys(lost, "the shares that it gave do not make its secret"))
         if lost:
@@ -463,11 +473,11 @@ class SecureSum(Wrapper):
             raise ProtocolError(f"client {me.id} was asked for an upload to a sum that does not match its keys")
         reply, kept = yield from running(begin(me, msg.of, memory.of))
         vector = self.vector(uploads_of(method, name), reply, msg)
-        primitives, length = _primitives(), len(vector)
-        secret = primitives.private(_part(root, "masks"))
+        length = len(vector)
+        secret = private_key(_part(root, "masks"))
         vector = vector + _stream(_part(root, "own"), length)
         for peer in members - {me.id}:
-            vector += _sign(me.id, peer) * _stream(primitives.agreed(secret, memory.keys[peer].masks), length)
+            vector += _sign(me.id, peer) * _stream(agreed_key(secret, memory.keys[peer].masks), length)
         fields, model, amend = uploads_of(method, name), sent_model(msg.of) or {}, hook(method, "amend")
         if amend is not None:
             updates = {n: (_steps(t) * UNIT).to(t) for n, t in differences(fields, reply, model).items()}
@@ -528,7 +538,7 @@ class SecureSum(Wrapper):
         Raises:
             ProtocolError: If keys occur twice or this client's are missing, the threshold is too low, or it has shared.
         """
-        primitives, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        root = bytes.fromhex(self._root(me, memory))
         if memory.keys or msg.keys.get(me.id) != _public_keys(root) or _copied(msg.keys):
             raise ProtocolError(f"client {me.id} was asked to share its secrets twice, or among repeated keys")
         if not self.least(len(msg.keys)) <= msg.threshold <= len(msg.keys):
@@ -536,13 +546,11 @@ class SecureSum(Wrapper):
                 f"client {me.id} was asked to share its secrets among {len(msg.keys)} clients at threshold "
                 f"{msg.threshold}; the least is {self.least(len(msg.keys))}"
             )
-        mine = primitives.private(_part(root, "shares"))
-        parts = [primitives.split(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
+        mine = private_key(_part(root, "shares"))
+        parts = [split_secret(_part(root, what), msg.threshold, len(msg.keys)) for what in ("own", "masks")]
         return Shares(
             {
-                c: primitives.encrypt(
-                    primitives.agreed(mine, msg.keys[c].shares), b"".join(s[i] for s in parts)
-                ).decode()
+                c: Fernet(agreed_key(mine, msg.keys[c].shares)).encrypt(b"".join(s[i] for s in parts)).decode()
                 for i, c in enumerate(msg.keys)
             }
         ), replace(memory, keys=msg.keys, threshold=msg.threshold)
@@ -553,15 +561,15 @@ class SecureSum(Wrapper):
         Raises:
             ProtocolError: If too few of the members are in the sum, or this sum was unmasked already.
         """
-        primitives, root = _primitives(), bytes.fromhex(self._root(me, memory))
+        root = bytes.fromhex(self._root(me, memory))
         present = {*msg.present} & {*memory.members}
         if me.id not in present or len(present) < max(memory.threshold, len(msg.present)):
             raise ProtocolError(f"client {me.id} was asked to unmask a sum of fewer than {memory.threshold} clients")
-        mine = primitives.private(_part(root, "shares"))
+        mine = private_key(_part(root, "shares"))
         own: dict[int, str] = {}
         masks: dict[int, str] = {}
         for c in memory.members:
-            both = primitives.opened(primitives.agreed(mine, memory.keys[c].shares), msg.shares.get(c, "").encode())
+            both = opened(agreed_key(mine, memory.keys[c].shares), msg.shares.get(c, "").encode())
             if both is None:  # its sender is malicious, and must not make this client look so
                 continue
             half = len(both) // 2
@@ -592,84 +600,65 @@ class SecureSum(Wrapper):
 
 
 # ---------------------------------------------------------------- primitives, all of them others'
-class _Primitives:
-    """Key agreement and encryption by cryptography, shares by PyCryptodome."""
-
-    def __init__(self) -> None:
-        from Crypto.Protocol.SecretSharing import Shamir
-        from Crypto.Util.Padding import pad, unpad
-        from cryptography import fernet
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-        self._ec, self._form, self._fernet, self._shamir = ec, serialization, fernet, Shamir
-        self._curve, self._pad, self._unpad = ec.SECP384R1(), pad, unpad
-        self._hkdf, self._hash = HKDF, hashes.SHA256
-
-    def split(self, secret: bytes, threshold: int, number: int) -> list[bytes]:
-        """Split a secret into shares: a number in 4 bytes, then a share of each 16 bytes."""
-        whole = self._pad(secret, 16)
-        blocks = [
-            self._shamir.split(threshold, number, whole[i : i + 16], ssss=False) for i in range(0, len(whole), 16)
-        ]
-        return [i.to_bytes(4, "little") + b"".join(b[k][1] for b in blocks) for k, (i, _) in enumerate(blocks[0])]
-
-    def combine(self, shares: Sequence[bytes]) -> bytes:
-        """Put a secret together.
-
-        Raises:
-            ValueError: If these are not shares of one secret.
-        """
-        numbered = [(int.from_bytes(share[:4], "little"), share[4:]) for share in shares]
-        places = range(0, len(numbered[0][1]), 16)
-        blocks = [[(i, share[at : at + 16]) for i, share in numbered] for at in places]
-        whole: bytes = self._unpad(b"".join(self._shamir.combine(block, ssss=False) for block in blocks), 16)
-        return whole
-
-    def encrypt(self, key: bytes, text: bytes) -> bytes:
-        """Encrypt with authentication."""
-        return bytes(self._fernet.Fernet(key).encrypt(text))
-
-    def private(self, secret: bytes) -> Any:
-        """Derive a private key from 32 secret bytes."""
-        return self._ec.derive_private_key(1 + int.from_bytes(hashlib.shake_256(secret).digest(47), "big"), self._curve)
-
-    def public(self, private: Any) -> str:
-        """Write a public key, hexadecimal."""
-        form = self._form
-        text: bytes = private.public_key().public_bytes(form.Encoding.X962, form.PublicFormat.CompressedPoint)
-        return text.hex()
-
-    def is_public(self, text: str) -> bool:
-        """True if this is a public key as `public` writes it."""
-        try:
-            self._ec.EllipticCurvePublicKey.from_encoded_point(self._curve, bytes.fromhex(text))
-        except ValueError:
-            return False
-        return len(text) == 2 * (1 + 48)
-
-    def opened(self, key: bytes, text: bytes) -> bytes | None:
-        """Decrypt two shares; None if they were not encrypted with this key."""
-        try:
-            both: bytes = self._fernet.Fernet(key).decrypt(text)
-        except self._fernet.InvalidToken:
-            return None
-        return both if len(both) == 2 * SHARE_BYTES else None
-
-    def agreed(self, private: Any, public: str) -> bytes:
-        """Agree on 32 bytes with the owner of a public key, in base 64."""
-        key = self._ec.EllipticCurvePublicKey.from_encoded_point(self._curve, bytes.fromhex(public))
-        shared = private.exchange(self._ec.ECDH(), key)
-        return base64.urlsafe_b64encode(self._hkdf(self._hash(), 32, None, None).derive(shared))
+def split_secret(secret: bytes, threshold: int, number: int) -> list[bytes]:
+    """Split a secret into shares: a number in 4 bytes, then a share of each 16 bytes."""
+    whole = pad(secret, 16)
+    blocks = [Shamir.split(threshold, number, whole[i : i + 16], ssss=False) for i in range(0, len(whole), 16)]
+    return [i.to_bytes(4, "little") + b"".join(b[k][1] for b in blocks) for k, (i, _) in enumerate(blocks[0])]
 
 
-@functools.cache
-def _primitives() -> _Primitives:
+def combined(shares: Sequence[bytes]) -> bytes:
+    """Put a secret together.
+
+    Raises:
+        ValueError: If these are not shares of one secret.
+    """
+    numbered = [(int.from_bytes(share[:4], "little"), share[4:]) for share in shares]
+    places = range(0, len(numbered[0][1]), 16)
+    blocks = [[(i, share[at : at + 16]) for i, share in numbered] for at in places]
+    whole: bytes = unpad(b"".join(Shamir.combine(block, ssss=False) for block in blocks), 16)
+    return whole
+
+
+def private_key(secret: bytes) -> Any:
+    """Derive a private key from 32 secret bytes."""
+    number = 1 + int.from_bytes(hashlib.shake_256(secret).digest(47), "big")
+    return ec.derive_private_key(number, ec.SECP384R1())
+
+
+def public_key(private: Any) -> str:
+    """Write a public key, hexadecimal."""
+    form = serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+    text: bytes = private.public_key().public_bytes(*form)
+    return text.hex()
+
+
+def _read_key(text: str) -> Any:
+    return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), bytes.fromhex(text))
+
+
+def is_public_key(text: str) -> bool:
+    """True if this is a public key as `public_key` writes it."""
     try:
-        return _Primitives()
-    except ImportError:
-        raise ConfigError("SecureSum needs cryptography and PyCryptodome: pip install 'unskew[deploy]'") from None
+        _read_key(text)
+    except ValueError:
+        return False
+    return len(text) == 2 * (1 + 48)
+
+
+def agreed_key(private: Any, public: str) -> bytes:
+    """Agree on 32 bytes with the owner of a public key, in base 64."""
+    shared = private.exchange(ec.ECDH(), _read_key(public))
+    return base64.urlsafe_b64encode(HKDF(hashes.SHA256(), 32, None, None).derive(shared))
+
+
+def opened(key: bytes, text: bytes) -> bytes | None:
+    """Decrypt two shares; None if they were not encrypted with this key."""
+    try:
+        both: bytes = Fernet(key).decrypt(text)
+    except InvalidToken:
+        return None
+    return both if len(both) == 2 * SHARE_BYTES else None
 
 
 def _part(root: bytes, what: str) -> bytes:
@@ -679,8 +668,7 @@ def _part(root: bytes, what: str) -> bytes:
 
 def _public_keys(root: bytes) -> PublicKeys:
     """Derive what a client with this secret sends."""
-    primitives = _primitives()
-    shares, masks = (primitives.public(primitives.private(_part(root, what))) for what in ("shares", "masks"))
+    shares, masks = (public_key(private_key(_part(root, what))) for what in ("shares", "masks"))
     return PublicKeys(shares, masks, hashlib.sha256(_part(root, "own")).hexdigest())
 
 
@@ -703,8 +691,7 @@ def _is_secret(keys: PublicKeys, secret: bytes, own: bool) -> bool:
     """True if this is the secret of a client with these keys: its own, or that behind its masks."""
     if own:
         return hashlib.sha256(secret).hexdigest() == keys.own
-    primitives = _primitives()
-    return primitives.public(primitives.private(secret)) == keys.masks
+    return public_key(private_key(secret)) == keys.masks
 
 
 def _together(
@@ -719,7 +706,7 @@ def _together(
     tries = itertools.chain.from_iterable(itertools.combinations(shares, without) for without in some)
     for left_out in itertools.islice(tries, TRIES):
         with suppress(ValueError, ZeroDivisionError):
-            secret = _primitives().combine([share for c, share in shares.items() if c not in left_out])
+            secret = combined([share for c, share in shares.items() if c not in left_out])
             if right(secret):
                 return secret, set(left_out)
     return None, set()
