@@ -1,9 +1,10 @@
 """FedBuff and FedAsync by hand, on clients of different speed, and where they are FedAvg."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from recipe import LOCAL, simulator
 
 import unskew as us
 from unskew.keys import Key
@@ -49,6 +50,17 @@ def test_a_full_buffer_is_a_step(eta: float, springs: Any, value: Any) -> None:
         assert [value(p) for p in play.params] == pytest.approx([0.0, 0.5, 0.75, 0.75 + (1.625 + 4 / 3**0.5) / 2])
     else:
         assert value(play.params[1]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("buffer", "eta"), [(1, 1.0), (6, 2.0)])
+def test_no_variance_falls_below_zero(buffer: int, eta: float) -> None:
+    """A stale fall of a variance counted in full after one like it, or a fresh one twice, went beyond it."""
+    method = us.FedBuff(buffer=buffer, server_lr=eta, local=replace(LOCAL, local_epochs=8))
+    sim = simulator("fedavg", "normalised", method=method, clients_per_round=6, pace=us.Devices(spread=1.5), seed=3)
+    state = sim.start()
+    for t in range(1, 9):
+        state, _ = sim.round(state, t)
+        assert all(bool((v > 0).all()) for n, v in state.params.items() if n.endswith("running_var"))
 
 
 def test_a_stale_model_is_mixed_in_less(springs: Any, value: Any) -> None:

@@ -8,6 +8,8 @@ Notation   w_t    global model after t steps of the server;  K  size of the buff
            tau_k  t - s, the steps that the server has made since: the staleness
 Update     d_k = y_k - w_s                                                                                 (1)
 Server     w_{t+1} = w_t + eta sum_k p_k d_k / sqrt(1 + tau_k),  over the K updates in the buffer          (2)
+Statistics of normalisation layers travel as they are, b_k, and are mixed in: a sum of stale movements, or one times
+           eta, may leave a variance below zero.  b_{t+1} = b_t + sum_k p_k (b_k - b_t) / sqrt(1 + tau_k)  (3)
 Departures p_k, with the sum 1, may be by examples; the paper's are equal.  A round is as many steps as a cohort fills
            buffers, so that a round of any method trains about as much.  Clients are started after a step and not
            between two: until then they would be sent a model that is about to change.
@@ -43,7 +45,7 @@ from unskew.tree import Params
 
 @dataclass(frozen=True)
 class UpdateReply:
-    """Change that local training made to the received model, and the examples it was trained on."""
+    """Change that local training made to the received model, its statistics as they are, and the examples."""
 
     update: Update
     n: SampleCount
@@ -80,7 +82,7 @@ class FedBuff(OneModel):
         return Flow(params)
 
     def round(self, state: Flow[UpdateReply], fed: Federation) -> Plan[Flow[UpdateReply]]:
-        """Fill the buffer and step (eq. 2) until a cohort has replied."""
+        """Fill the buffer and step (eq. 2, 3) until a cohort has replied."""
         size = min(self.buffer or fed.clients_per_round, fed.clients_per_round)
         for i in range(fed.clients_per_round // size):
             arrived = yield from next_replies(self.train, state, fed, i, size)
@@ -89,7 +91,10 @@ class FedBuff(OneModel):
             fresh = [(1 + state.steps - r.stamp) ** -0.5 for r in buffer]
             new = dict(state.params)
             for r, share, s in zip(buffer, p, fresh, strict=True):
-                new = {n: w + self.server_lr * share * s * r.reply.update[n] for n, w in new.items()}
+                for n, sent in r.reply.update.items():
+                    statistic = n in fed.layout.buffers
+                    moved = sent - state.params[n] if statistic else sent
+                    new[n] = new[n] + (1.0 if statistic else self.server_lr) * share * s * moved
             state = Flow(new, state.steps + 1, arrived.under_way)
         return state
 
@@ -97,7 +102,7 @@ class FedBuff(OneModel):
     def train(self, me: Me, msg: ModelMessage, memory: None) -> Step[tuple[UpdateReply, None]]:
         """Train from the received model and send the difference (eq. 1)."""
         y = yield from sgd(msg.params, self.local)
-        return UpdateReply({n: t - msg.params[n] for n, t in y.items()}, me.n), None
+        return UpdateReply({n: t if n in me.layout.buffers else t - msg.params[n] for n, t in y.items()}, me.n), None
 
 
 def next_replies(train: Callable[..., Any], state: Any, fed: Federation, i: int, first: int) -> Plan[Arrived[Any]]:
