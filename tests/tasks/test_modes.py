@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 import unskew as us
 from unskew.errors import ConfigError
-from unskew.tasks.task import ends_in, make_task, takes_logits
+from unskew.tasks.task import ends_in, make_task
 
 X = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
 Y = np.arange(60) % 3
@@ -58,13 +57,10 @@ def test_probabilities_are_seen(last: str, told: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "logits"),
-    [
-        (None, True),
-        (lambda o, y: cross_entropy(o, y, reduction="none"), True),
-        (lambda o, y: binary_cross_entropy_with_logits(o[:, 0], (y > 0).float(), reduction="none"), True),
-        (lambda o, y: mse_loss(o[:, 0], y.float(), reduction="none"), False),
-    ],
+    ("last", "loss", "told"), [("softmax", None, 1), ("nothing", None, 0), ("softmax", "multi_margin", 0)]
 )
-def test_a_loss_that_takes_logits_is_known_from_what_it_computes(loss: Any, logits: bool) -> None:
-    assert takes_logits(make_task(lambda: Net("nothing"), 3, loss=loss), torch.tensor([0, 1])) == logits
+def test_a_run_says_that_its_loss_applies_softmax_once_more(last: str, loss: str | None, told: int) -> None:
+    history = us.simulate(
+        "fedavg", data=(X, Y), model=lambda: Net(last), loss=loss, split=us.IID(2), rounds=1, progress=False
+    )
+    assert sum("the network ends in softmax" in note.lower() for note in history.notes) == told

@@ -424,23 +424,6 @@ def ends_in(task: Task, examples: Tensor | Tree) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def takes_logits(task: Task, targets: Tensor) -> bool:
-    """True if the loss applies softmax or sigmoid itself, as autograd's graph shows."""
-    places = targets.shape if task.kind.positions else targets.shape[:1]
-    outputs = torch.zeros(*places, task.width, requires_grad=True)
-    with torch.enable_grad():
-        steps, seen = [task.loss(outputs, targets).sum().grad_fn], set[Any]()
-    while steps:
-        if (one := steps.pop()) is not None and one not in seen:
-            seen.add(one)
-            steps += [before for before, _ in one.next_functions]
-    return any(one.name().startswith(_SQUASHES) for one in seen)
-
-
-_SQUASHES = ("LogSoftmax", "Softmax", "Sigmoid", "LogSigmoid", "BinaryCrossEntropyWithLogits", "Softplus")
-"""Operations, as autograd calls them, of a loss that takes what comes before probabilities."""
-
-
 def check_network(
     task: Task,
     examples: Tensor | Tree,
