@@ -182,10 +182,12 @@ def _sections(record: Record) -> list[Section]:
     )  # fmt: skip
     clients = pictures.spread(record)
     differences = results.differences(record, base) if base is not None else ()
+    kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"
+    seed_by_seed = f"Seed by seed on the same division of the data; intervals are {kind}, each method by itself."
     gains = [pictures.clients(w, m) for w in named[:6]]
     return [
         Section.of("All results", "", (), [results.headline(record)], "every metric"),
-        Section.of(f"Differences to {base}", "", (), differences, "seed by seed"),
+        Section.of(f"Differences to {base}", seed_by_seed if differences else "", (), differences, "seed by seed"),
         Section.of("Gains over training alone", "", gains, [results.gains(record)], "methods, clients"),
         Section.of("Clients", "", [clients], [results.by_client(record) if clients else None], "own results"),
         Section.of("Curves", "", curves, (), "traffic, time, losses"),

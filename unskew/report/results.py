@@ -218,9 +218,6 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
         "The same, mean of the last fifth of evaluations": tables.paired(record, base=base, pick=tail),
         f"Own {m.label}, mean over clients, minus {base}’s": tables.paired(record, m.own, base),
     }
-    kind = "Student’s t" if record.until is None else "a confidence sequence, which pays for a look after every seed"
-    note = f"Seed by seed on the same division of the data; intervals are {kind}, each method by itself."
-    note += f" {tables.SAME_TEST_ROWS}" if record.same_test_rows else ""
     parts = []
     for what, several in kinds.items():
         known = corrected({d.method: d.at for d in several if d.bound is None and d.low is not None})
@@ -236,7 +233,7 @@ def differences(record: Record, base: str | None = None) -> list[Table]:
             rows.append(TableRow(d.method, cells, BOUNDS[d.bound] if d.bound else ""))
         head = ["method", f"mean | {m.points}", f"95 % interval | {m.points}", "reading",
                 f"significant | corrected (Holm), {len(known)} comparisons", "seeds", "seed by seed"]  # fmt: skip
-        parts += [table(what, head, rows, note, [3, 4, 6])] if several else []
+        parts += [table(what, head, rows, words=[3, 4, 6])] if several else []
     return parts
 
 

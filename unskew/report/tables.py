@@ -79,6 +79,12 @@ def in_words(record: Record, metric: str) -> tuple[str, str, Measure]:
     return f"{_WHOSE.get(whose, whose)} {m.label}".strip(), where, m
 
 
+def class_name(record: Record, k: int) -> str:
+    """The name of a class, or its number if it has none."""
+    first = next(iter(record.partitions.values()), None)
+    return first.label(k) if first is not None and first.classes else f"class {k}"
+
+
 T = TypeVar("T", bound=Info)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from unskew.info import PredictedNumbers, RankedClasses, RecallByClass, SiteCurve
-from unskew.record.reader import DataSplit, Record
+from unskew.record.reader import Record
 from unskew.report import charts, tables
 from unskew.report.section import Chart, Section, SectionKind, Table, table
 from unskew.report.stats import Spread
@@ -27,14 +27,14 @@ def section(record: Record, methods: Sequence[str], marks: Mapping[str, str]) ->
     """The section on predictions of global models; None without a report of a first seed."""
     numbers = tables.of_first_seed(record, methods, PredictedNumbers)
     ranked = tables.of_first_seed(record, methods, RankedClasses)
-    partition = next(iter(record.partitions.values()), None)
-    second = "the second class" if partition is None or len(partition.classes) < 2 else partition.label(1)
-    drawn = [*([numbers_chart(numbers, marks)] if numbers else []), *ranked_charts(ranked, marks, second)]
+    drawn = [numbers_chart(numbers, marks)] if numbers else []
+    drawn += ranked_charts(ranked, marks, tables.class_name(record, 1)) if ranked else []
     confused = {m: of for m, of in tables.of_first_seed(record, methods, RecallByClass).items() if of.confused}
     if confused:
         best = tables.leader(record)
         shown = best if best in confused else next(iter(confused))
-        drawn.append(confusion_chart(shown, confused[shown], partition))
+        names = [tables.class_name(record, k) for k in range(len(confused[shown].examples))]
+        drawn.append(confusion_chart(shown, confused[shown], names))
     recall = _recall_table(record, methods)
     lead = f"Global models on the global test set, last round{', first seed' * bool(drawn)}."
     return Section.of("Predictions", lead, drawn, [recall]) if drawn or recall else None
@@ -52,8 +52,7 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
         m: {k: Spread(tuple(i.found[k] / i.examples[k] for i in of if i.examples[k])) for k in classes}
         for m, of in infos.items()
     }
-    partition = next(iter(record.partitions.values()), None)
-    names = {k: _label(partition, k) for k in classes}
+    names = {k: tables.class_name(record, k) for k in classes}
     caption = "Recall by class: the share of the class’s test examples that is found"
     fewest = min(classes, key=lambda k: examples[k])
     note = "Mean ± standard deviation over seeds. " * any(len(of) > 1 for of in infos.values())
@@ -70,9 +69,8 @@ def _recall_table(record: Record, methods: Sequence[str]) -> Table | None:
     return table(caption, ["class", "test examples", *(f"{method} | %" for method in shares)], rows, note.strip())
 
 
-def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | None) -> Chart:
+def confusion_chart(method: str, info: RecallByClass, names: Sequence[str]) -> Chart:
     """Shares of each class's test examples by the class that is predicted."""
-    names = [_label(partition, k) for k in range(len(info.examples))]
     cells = [
         {"column": names[k], "row": names[c], "value": n / max(info.examples[c], 1)}
         for c, of in enumerate(info.confused)
@@ -83,10 +81,6 @@ def confusion_chart(method: str, info: RecallByClass, partition: DataSplit | Non
     alt = f"Most often “{true}” is taken for “{taken}”, {most} times." if most else "No class is taken for another."
     drawn = charts.matrix(cells, "predicted", "class", "share of the class’s examples")
     return Chart(f"Confusion, {method}", f"Stronger colour: a larger share of the row’s class. {alt}", drawn)
-
-
-def _label(partition: DataSplit | None, k: int) -> str:
-    return f"class {k}" if partition is None or not partition.classes else partition.label(k)
 
 
 def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, str]) -> Chart:
@@ -111,8 +105,6 @@ def numbers_chart(numbers: Mapping[str, PredictedNumbers], marks: Mapping[str, s
 
 def ranked_charts(ranked: Mapping[str, RankedClasses], marks: Mapping[str, str], second: str) -> list[Chart]:
     """ROC curve, precision and recall, and calibration of two classes by method; `second` is the positive class."""
-    if not ranked:
-        return []
     areas = "; ".join(f"{m} {i.area:.3f}" for m, i in ranked.items())
     precise = "; ".join(f"{m} {i.average_precision:.3f}" for m, i in ranked.items())
     share = next(iter(ranked.values())).share

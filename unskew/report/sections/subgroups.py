@@ -53,7 +53,7 @@ def _table(record: Record, groups: Mapping[str, Sequence[Subgroups]]) -> Table:
 
 def _site_charts(record: Record, method: str, curves: SiteCurves) -> list[Chart]:
     """Calibration and ROC curve by client, and the decision curve of all of them together."""
-    second = next(iter(record.partitions.values())).label(1)
+    second = tables.class_name(record, 1)
     sites = {next(iter(record.partitions.values())).client(s.client): s for s in curves.sites[:MOST_SITES]}
     marks, which = charts.colours(list(sites)), "First seed, the clients with most rows."
     return [
