@@ -66,7 +66,7 @@ def test_a_tuned_method_is_above_fedavg_if_it_stands_for_all_of_them() -> None:
     }
     above, below, same = noniid.against_fedavg(values)
     assert (above.holds, below.holds, same.holds) == (True, False, None)
-    assert above.evidence.startswith("+5.00 points, 95 % [+")
+    assert above.evidence.startswith("+5.00 points, 95 % confidence sequence [+")
     assert above.evidence.endswith(" over 7 seeds, significant of 3 methods (Holm)")
 
 

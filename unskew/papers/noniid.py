@@ -8,7 +8,6 @@ learning rates are round numbers, chosen before the runs.
 import dataclasses
 import functools
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 
 from scipy.stats import rankdata
@@ -168,16 +167,13 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
     known, claims = {m: at for m, at in looks.items() if at() is not None}, []
     stand = stats.standing(known)
     for method, gain in gains.items():
-        ends, mean, decided = looks[method](), statistics.fmean(gain), method in stand
-        between = "no interval" if ends is None else f"95 % [{100 * ends[0]:+.2f}, {100 * ends[1]:+.2f}]"
-        evidence = f"{100 * mean:+.2f} points, {between} over {len(gain)} seeds"
-        evidence += (
-            f", {'' if decided else 'not '}significant of {len(known)} methods (Holm)" if method in known else ""
-        )
-        wide = stats.interval(gain, 1.0 - (1.0 - CONFIDENCE) / len(gains), sequential=True)
-        level = not decided and wide is not None and -LEVEL < wide[0] <= 0 <= wide[1] < LEVEL
-        holds = mean > 0 if decided else False if level else None
-        claims.append(Claim(f"{method}, tuned, ends above fedavg, tuned", holds, evidence, level))
+        claim = decide(f"{method}, tuned, ends above fedavg, tuned", gain, sequential=True)
+        wide = looks[method](1.0 - (1.0 - CONFIDENCE) / len(gains))
+        level = method not in stand and wide is not None and -LEVEL < wide[0] <= 0 <= wide[1] < LEVEL
+        holds = claim.holds if method in stand else False if level else None
+        corrected = f", {'' if method in stand else 'not '}significant of {len(known)} methods (Holm)"
+        evidence = claim.evidence + corrected * (method in known)
+        claims.append(dataclasses.replace(claim, holds=holds, evidence=evidence, level=level))
     return claims
 
 
