@@ -56,6 +56,7 @@ Clients = Sequence[ClientIndex]
 TABLE2, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 4, 5))
 TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}
 """Columns beside the mean: the spread of errors over clients, the smallest and the largest."""
+OWN = "personal.accuracy.mean"
 BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 
 
@@ -249,7 +250,7 @@ def compared(draft: Draft) -> dict[str, list[History]]:
             for seed, clients in divided.items()
         ]
         add_errors(draft, task.name, client_errors(runs[task.name]))
-        draft.curves = draft.curves or error_curves(runs[task.name])
+        draft.curves = draft.curves or curves_of(*runs[task.name], name=OWN, errors=True)
     return runs
 
 
@@ -273,11 +274,6 @@ def add_errors(draft: Draft, setting: str, errors: Mapping[str, Sequence[Floats]
         values, std = _means(of), float(np.mean([e.std() for e in of]))
         paper = printed.get((LIKE.get(method, method), metric))
         draft.rows.append(Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values)))
-
-
-def error_curves(runs: Sequence[History]) -> dict[str, Curve]:
-    """Mean error over clients by round, a curve for each method."""
-    return curves_of(*runs, name="personal.accuracy.mean", errors=True)
 
 
 def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[float], float] = float) -> Curve:
@@ -309,7 +305,7 @@ def table2(request: ReproductionRequest) -> Result:
             of = apart if apart.keys() >= {a, b} else errors
             steps[f"{b} above {a}"] = [float(y[client] - x[client]) for x, y in zip(of[a], of[b], strict=True)]
         draft.claims.append(ordered(f"client {client + 1}: the patterns are in the published order", steps))
-    draft.curves = error_curves(runs)
+    draft.curves = curves_of(*runs, name=OWN, errors=True)
     return draft.result()
 
 
@@ -339,7 +335,7 @@ def table4(request: ReproductionRequest) -> Result:
             if len(errors) > 1:
                 over, std = float(np.std(_means(errors), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
                 draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
-            best = [1.0 - v for history in runs for v in final(history, method, "personal.accuracy.mean.best")]
+            best = [1.0 - v for history in runs for v in final(history, method, f"{OWN}.best")]
             draft.add(method, name, "error.best", best)
             for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
                 paper = share(TABLE5.get(like, {}).get(metric))

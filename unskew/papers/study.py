@@ -128,11 +128,6 @@ def settings(request: ReproductionRequest) -> Settings:
     return merged(settings_of(request.name, request.scale), request.changes)
 
 
-def labelled(table: Mapping[str, Mapping[str, Any]], chosen: Iterable[str] | None = None) -> list[Settings]:
-    """Methods of a table by label, as an experiment lists them; a label is the name where none is given."""
-    return [{"name": label, **table[label], "label": label} for label in chosen or table]
-
-
 # ---------------------------------------------------------------- data
 SIZES = {
     "mnist": (60_000, 10_000),
@@ -284,7 +279,9 @@ class Draft:
         """The experiment of merged layers of settings, with these methods, named after the run's folder."""
         table = merged(*layers)
         name = f"{self.request.name.replace('/', '-')}-{folder}"
-        return config.parse({**table, "methods": labelled(table["methods"], methods), "name": name}, name)
+        every = table["methods"]
+        listed = [{"name": label, **every[label], "label": label} for label in methods or every]
+        return config.parse({**table, "methods": listed, "name": name}, name)
 
     def run(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None, strict: bool = True
