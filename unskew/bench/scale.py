@@ -73,20 +73,17 @@ def slopes(rows: Sequence[BenchRow]) -> list[BenchRow]:
     1.0
     """
     by_size: dict[tuple[str, str], dict[int, float]] = {}
-    for row in rows:
-        if row["unit"] == "s":
-            cohort = row.get("cohort")
-            among = f", {cohort:,} a round" if cohort else ""
-            by_size.setdefault((row["what"], among), {})[row["clients"]] = row["value"]
-            if cohort:
-                by_size.setdefault((row["what"], f" a round of {row['clients']:,}"), {})[cohort] = row["value"]
-    slope_rows: list[BenchRow] = []
-    for (what, among), seconds in by_size.items():
-        for few, many in itertools.pairwise(sorted(seconds)):
-            slope = math.log(seconds[many] / seconds[few]) / math.log(many / few)
-            case = f"{few:,} to {many:,}{among}"
-            slope_rows.append({"case": case, "what": f"slope of {what}", "value": round(slope, 6), "unit": "1"})
-    return slope_rows
+    for row in (row for row in rows if row["unit"] == "s"):
+        what, cohort, clients = row["what"], row.get("cohort"), row["clients"]
+        by_size.setdefault((what, f", {cohort:,} a round" if cohort else ""), {})[clients] = row["value"]
+        if cohort:
+            by_size.setdefault((what, f" a round of {clients:,}"), {})[cohort] = row["value"]
+    return [
+        {"case": f"{few:,} to {many:,}{among}", "what": f"slope of {what}", "value": round(slope, 6), "unit": "1"}
+        for (what, among), seconds in by_size.items()
+        for few, many in itertools.pairwise(sorted(seconds))
+        for slope in [math.log(seconds[many] / seconds[few]) / math.log(many / few)]
+    ]
 
 
 def _population(clients: int, cohorts: Sequence[int], reports: bool) -> list[BenchRow]:
