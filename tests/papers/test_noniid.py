@@ -49,7 +49,7 @@ def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
         [a - b for a, b in zip(own["ditto"].seeds, own["fedavg"].seeds, strict=True)]
     )
     (claim,) = result.claims
-    assert claim.text == "no method ends below FedAvg on clients' own test examples"
+    assert (claim.text[:27], claim.evidence[:5]) == ("no method ends below FedAvg", "of 2,")
     assert Draft.of(replace(request, name="noniid/defaults"))["experiment"]["split"]["alpha"] == 0.1
 
 
