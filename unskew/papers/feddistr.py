@@ -83,7 +83,7 @@ def at(
     # Worker processes would each make the images that all clients have in common, and those are most of the work.
     imagines = any(table["methods"][m].get("name", m) in ("feddistr", "fedpft") for m in methods)
     if imagines and not torch.cuda.is_available():
-        table["runtime"] = {"executor": "sequential"}
+        table["runtime"] = {"executor": "sequential", **table.get("runtime", {})}
     return draft.run(folder, table, methods=methods)
 
 
