@@ -37,8 +37,8 @@ def test_one_of_many_methods_below_by_chance_refutes_nothing() -> None:
 def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert {"fedavg", "ditto", "scaffold"} <= noniid.every().keys()
-    monkeypatch.setattr(noniid, "every", lambda: {"fedavg": {}, "ditto": {}, "hcct": {}})
+    assert {"fedavg", "ditto", "scaffold"} <= {*noniid.every()}
+    monkeypatch.setattr(noniid, "every", lambda: ["fedavg", "ditto", "hcct"])
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1]}
     request = ReproductionRequest("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
     result = noniid.defaults(request)
@@ -78,7 +78,7 @@ def test_ranks_begin_with_the_best_of_each_seed_and_equal_ones_share_theirs() ->
 @pytest.mark.seconds
 def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed (extra [tune])")
-    monkeypatch.setattr(noniid, "every", lambda: {"fedavg": {}, "ditto": {}})
+    monkeypatch.setattr(noniid, "every", lambda: ["fedavg", "ditto"])
     quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
     changes = {"trials": 2, "fresh_seeds": [1, 2], "experiment": quick}
     result = noniid.ranked(ReproductionRequest("noniid/all_digits", "small", tmp_path, None, Observer(), changes))

@@ -62,26 +62,22 @@ OWN = "personal.accuracy.mean"
 MORE = ("feddistr", "fedpft", "fedmd", "ffalora", "fedsalora")
 """Methods that need more than a network and clients' rows: a prior of images, public data, adapters."""
 
-
-TWELVE: dict[str, dict[str, object]] = {
-    name: {}
-    for name in (
-        "fedavg", "fedprox", "fednova", "scaffold", "feddyn", "fedavgm", "fedadam", "feddw", "feddif", "ditto",
-        "fedper", "hcct",
-    )
-}  # fmt: skip
+TWELVE = (
+    "fedavg", "fedprox", "fednova", "scaffold", "feddyn", "fedavgm", "fedadam", "feddw", "feddif", "ditto", "fedper",
+    "hcct",
+)  # fmt: skip
 """Methods of the fair comparison: corrections of drift, servers' optimisers, ours, and models of one's own."""
 
 
-def every() -> dict[str, dict[str, object]]:
-    """Every method with its defaults, without bounds and methods that need more settings."""
-    return {name: {} for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE}
+def every() -> Sequence[str]:
+    """Every method, without bounds and methods that need more settings."""
+    return [name for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE]
 
 
 def defaults(request: ReproductionRequest) -> Result:
     """Every method with its defaults, on the clients' own test examples: which end below FedAvg?"""
     draft, methods = Draft.of(request), every()
-    draft.rows += rows_of(draft.run("run", {**draft.ground(), "methods": methods}), draft["metrics"])
+    draft.rows += rows_of(draft.run("run", {**draft.ground(), "methods": {m: {} for m in methods}}), draft["metrics"])
     own = {r.method: r for r in draft.rows if r.metric == OWN}
     gains = {name: paired(r.seeds, own["fedavg"].seeds) for name, r in own.items() if name != "fedavg"}
     for name, gain in gains.items():
@@ -113,7 +109,7 @@ def ranked(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def _tuned(request: ReproductionRequest, methods: Mapping[str, Mapping[str, object]]) -> Draft:
+def _tuned(request: ReproductionRequest, methods: Sequence[str]) -> Draft:
     """The methods' run at their best settings, and these as rows."""
     from unskew.decide.training import TrainingWork
     from unskew.decide.tuning.search import Budget, search
@@ -121,7 +117,7 @@ def _tuned(request: ReproductionRequest, methods: Mapping[str, Mapping[str, obje
 
     draft = Draft.of(request)
     folder = request.folder / "tuning"
-    sites = sites_of(draft.experiment("tuned", {**draft.ground(), "methods": methods}))
+    sites = sites_of(draft.experiment("tuned", {**draft.ground(), "methods": {m: {} for m in methods}}))
     folder.mkdir(parents=True, exist_ok=True)
     budget, note, until = Budget(draft["trials"]), request.callback.note, draft.settings.get("until")
     with queue(folder / "trials.sqlite", about(sites, folder / "trials.sqlite")) as kept:
