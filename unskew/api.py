@@ -111,7 +111,7 @@ def simulate(
     val_fraction: float = 0.0,
     eval_every: int = 1,
     evaluate: Sequence[str | Measure | Callable[[Any, Any], float]] = ("global", "personal"),
-    evaluate_clients: Literal["cohort", "all"] | int = "all",
+    evaluate_clients: Literal["all"] | int = "all",
     by: str | Sequence[str] = (),
     unseen: float | Sequence[str] | Unseen = (),
     public: object = "",
@@ -183,8 +183,7 @@ def simulate(
         evaluate: Models to evaluate, global, personal and personal_on_global, and metrics to report beside the
             headline, such as balanced_accuracy, macro_f1, auroc, lowest_recall.  A metric of your own is a `Measure`,
             or a function from (outputs, targets) of all examples to a number of which more is better.
-        evaluate_clients: Clients whose own models are evaluated: all, the cohort of the round, or a number, drawn once
-            for each seed.
+        evaluate_clients: Clients whose own models are evaluated: all, or a number, drawn once for each seed.
         by: Columns of a table by whose values the clients' own models are evaluated after the last round, as "sex".
         unseen: Clients that do not train and get the trained models: a share of the clients, or their names; `Unseen`
             also says how they adapt.

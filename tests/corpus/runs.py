@@ -169,7 +169,7 @@ def of_engines() -> dict[str, Case]:
         "early stop": base(stop=us.Stop(patience=1), val_fraction=0.2, rounds=6, local=us.SgdConfig(lr=3.0)),
         "stop at megabytes": base(stop=us.Stop(megabytes=0.003), rounds=6),
         "best model kept": base(keep_models=us.KeepModels(every=1, best=True), val_fraction=0.2, rounds=3),
-        "evaluated sometimes": base(rounds=3, eval_every=2, evaluate_clients="cohort", clients_per_round=2),
+        "evaluated sometimes": base(rounds=3, eval_every=2, evaluate_clients=2, clients_per_round=2),
         "adam, cosine": base(
             local=us.SgdConfig(
                 lr=0.01, optimizer="adam", lr_schedule=us.Scheduler("CosineAnnealingLR", {"T_max": 4}), local_steps=3

@@ -174,16 +174,10 @@ def clients_of(folder: Path, method: str, round: int) -> set[int]:
 
 
 def test_a_number_of_clients_is_drawn_once_for_rounds_and_methods() -> None:
-    drawn = [evaluated_clients(5, 100, 10, seed, trained) for seed in (0, 0, 1) for trained in ((), {3, 4})]
-    assert [len(clients) for clients in drawn] == [5] * 6
-    assert drawn[0] == drawn[1] == drawn[2] == sorted(set(drawn[0]))
-    assert drawn[0] != drawn[4]
-    assert list(evaluated_clients(101, 100, 10, 0, ())) == list(evaluated_clients("all", 100, 10, 0, {3}))
-
-
-def test_a_cohort_is_those_who_trained_or_as_many_drawn_where_nobody_did() -> None:
-    assert evaluated_clients("cohort", 100, 10, 0, {9, 3}) == [3, 9]
-    assert evaluated_clients("cohort", 100, 10, 0, ()) == evaluated_clients(10, 100, 10, 0, ())
+    first, again, other = (evaluated_clients(5, 100, seed) for seed in (0, 0, 1))
+    assert len(set(first)) == 5
+    assert first == again == sorted(first) != other
+    assert list(evaluated_clients(101, 100, 0)) == list(evaluated_clients("all", 100, 0))
 
 
 def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -199,12 +193,6 @@ def test_a_run_evaluates_the_clients_it_is_told_to(tiny: Callable[..., Experimen
     kept = [load_model(drawn, "fedper", client=c) for c in range(4)]
     assert len(kept) == 4, "all clients' models are kept"
     assert any(note.endswith(" are of 2 clients, drawn once for each seed.") for note in notes(reader.read(drawn)))
-    cohort = loop.start(
-        tiny("rounds=2", "evaluate_clients='cohort'", "clients_per_round=2"), tmp_path / "cohort"
-    ).folder
-    trained = [w["client"] for w in rows(cohort, "work") if w["round"] == 2]
-    assert sorted(clients_of(cohort, "fedavg", 2)) == sorted(trained)
-    assert any(note.endswith(" are of those clients that trained in the round.") for note in notes(reader.read(cohort)))
 
 
 def test_every_method_is_evaluated_on_the_same_honest_clients(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -216,12 +204,12 @@ def test_every_method_is_evaluated_on_the_same_honest_clients(tiny: Callable[...
     assert clients_of(run, "fedavg", 1) == clients_of(run, "centralised", 1)
 
 
-def test_the_cohort_of_an_early_end_survives_a_crash(
+def test_an_early_end_survives_a_crash(
     tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """About 11 kB a round: 30 kB are reached in round 3, whose clients the resumed run reads from the log of work."""
-    cohort = ("evaluate_clients='cohort'", "clients_per_round=2", "runtime.checkpoint_every=1")
-    experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.03", *cohort)
+    """About 11 kB a round: 30 kB are reached in round 3."""
+    drawn = ("evaluate_clients=2", "clients_per_round=2", "runtime.checkpoint_every=1")
+    experiment = tiny("rounds=6", "eval_every=2", "stop.megabytes=0.03", *drawn)
     whole = loop.start(experiment, tmp_path / "whole")
     assert whole.summary["stopped"]["fedavg/0"].endswith("after round 3")
     assert clients_of(whole.folder, "fedavg", 3)

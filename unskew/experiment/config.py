@@ -358,8 +358,7 @@ class Experiment:
         eval_every: Rounds between evaluations; the last round is always evaluated.
         evaluate: What is evaluated: global, personal, and personal_on_global, each personal model on the global test
             set.  Also further metrics of the task, as balanced_accuracy, or module:attribute.
-        evaluate_clients: Clients whose own models are evaluated: all, the round's cohort, or so many, drawn once a
-            seed.
+        evaluate_clients: Clients whose own models are evaluated: all, or so many, drawn once a seed.
         by: Table columns by whose values clients' models are evaluated after the last round, such as sex or age.
         unseen: Clients that do not train and get the trained models: a share of the clients, a list of names, or a
             table.
@@ -386,7 +385,7 @@ class Experiment:
     val_fraction: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
     eval_every: Annotated[int, Ge(1)] = 1
     evaluate: tuple[str, ...] = ("global", "personal")
-    evaluate_clients: Literal["cohort", "all"] | Annotated[int, Ge(1)] = "all"
+    evaluate_clients: Literal["all"] | Annotated[int, Ge(1)] = "all"
     by: tuple[str, ...] = ()
     unseen: Unseen = Unseen()
     public: Annotated[float, Interval(gt=0.0, lt=1.0)] | str = ""

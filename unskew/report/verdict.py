@@ -242,8 +242,6 @@ def _evaluated(record: Record) -> str:
     """A sentence on whose own models were evaluated, where that is not every client's."""
     setting = configured(record).get("evaluate_clients", "all")
     clients = max((len(p.sizes) for p in record.partitions.values()), default=math.inf)
-    if setting == "cohort":
-        return "Numbers of clients’ own models are of those clients that trained in the round."
     some = isinstance(setting, int) and setting < clients
     return f"Numbers of clients’ own models are of {setting} clients, drawn once for each seed." if some else ""
 

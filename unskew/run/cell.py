@@ -177,7 +177,6 @@ class Cell:
         state, round: The state after the last finished round, and that round.
         at: The round in progress.
         seconds, bytes: Totals over its rounds.
-        trained: Clients that trained in the round in progress, or else in the last one.
         metrics: Every number of the last round, without those of single clients.
         clients_per_second: Client trainings per second in that round.
         save_at: When the next checkpoint is due.
@@ -196,7 +195,6 @@ class Cell:
         self.state: Any = None
         self.round = self.at = self.bytes = 0
         self.seconds = self.clients_per_second = 0.0
-        self.trained: set[ClientId] = set()
         self.metrics: dict[str, float] = {}
         self.warned: set[str] = set()
 
@@ -226,7 +224,6 @@ class Cell:
         sim.memory = Memory(position.round, memory)
         self.round = self.at = position.round
         self.seconds, self.bytes = position.cell_seconds, position.cell_bytes
-        self.trained = {row["client"] for row in self.recorded("work", "round = ?", self.round)}
         if not sim.clients.remote:  # a server that was started again has as many tries as before
             lost = {row["round"] for row in self.recorded("info", "type = ?", AbandonedRound.__name__)}
             sim.abandoned_last = next(n for n in itertools.count() if self.round - n not in lost)

@@ -9,7 +9,7 @@ clients remember nothing.  Remote clients test their own models and send scores.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,24 +69,17 @@ def eval_set(task: Task, fed: FederatedData, device: torch.device, validates: bo
     return EvalSet(task, test, val, validates or bool(val.sizes.any()))
 
 
-def evaluated_clients(
-    setting: Literal["cohort", "all"] | int, num_clients: int, cohort: int, seed: int, trained: Collection[ClientId]
-) -> Sequence[ClientId]:
-    """The clients whose own models an evaluation tests, ascending.
+def evaluated_clients(setting: Literal["all"] | int, num_clients: int, seed: int) -> Sequence[ClientId]:
+    """The clients whose own models are evaluated, ascending.
 
     Args:
         setting: `evaluate_clients` of the experiment.
         num_clients: Number of all clients.
-        cohort: Clients of a round.
         seed: The run's; clients are drawn once, so that rounds and methods are compared on the same ones.
-        trained: Clients that trained in the round before; if none did, a cohort is drawn.
     """
-    if setting == "cohort" and trained:
-        return sorted(trained)
-    count = num_clients if setting == "all" else cohort if setting == "cohort" else setting
-    if count >= num_clients:
+    if setting == "all" or setting >= num_clients:
         return range(num_clients)
-    drawn = (Key(seed) / "evaluate" / "clients").numpy().choice(num_clients, count, replace=False)
+    drawn = (Key(seed) / "evaluate" / "clients").numpy().choice(num_clients, setting, replace=False)
     return sorted(drawn.tolist())
 
 

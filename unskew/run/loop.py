@@ -193,7 +193,6 @@ class _Loop:
         with unkeyed(cell, UNKEYED) as warnings:
             state, trace = cell.sim.attempt(cell.state, t, last)
         given = marks(state, content=True) if t <= FIRST else {}
-        cell.trained = {w.client for w in trace.work}
         cell.clients_per_second = len(trace.work) / max(time.monotonic() - began, 1e-9)
         sent = totals(() if cell.pooled else trace.transfers)
         metrics = [Metric(f"bytes.{direction}", float(n)) for direction, n in sent.items()]
@@ -231,10 +230,9 @@ class _Loop:
         return metrics, reports
 
     def evaluated_clients(self, cell: Cell) -> Sequence[ClientId]:
-        """The clients whose own models are evaluated after this round."""
+        """The clients whose own models are evaluated."""
         experiment, number = cell.experiment, cell.fed.num_clients
-        trained = () if cell.pooled else cell.trained
-        clients = evaluated_clients(experiment.evaluate_clients, number, experiment.cohort(number), cell.seed, trained)
+        clients = evaluated_clients(experiment.evaluate_clients, number, cell.seed)
         return attack.honest(experiment.world.attack, clients, number, cell.seed)
 
     # ------------------------------------------------------------ beginnings

@@ -182,10 +182,7 @@ def dry_run(
     for _ in range(2 if evaluated else 0):  # the first imports what metrics need, which a run does once
         with executor.counting() as requests:
             examples = eval_set(prepared.trainer.task, fed, prepared.trainer.device)
-            trained = () if prepared.pooled else {w.client for w in trace.work}
-            clients = evaluated_clients(
-                experiment.evaluate_clients, fed.num_clients, experiment.cohort(fed.num_clients), prepared.seed, trained
-            )
+            clients = evaluated_clients(experiment.evaluate_clients, fed.num_clients, prepared.seed)
             evaluate(sim, state, len(driven), examples, experiment.evaluate, last=False, clients=clients)
         evaluation = requests
     means = PARTIAL_MEANS + cohort * held_uploads(prepared.method.method)
