@@ -188,24 +188,21 @@ class ImageTask:
     dataset: Dataset
     divide: Callable[..., Clients]
 
-    def key(self, seed: int) -> Key:
-        """The root of its draws; runs that are `apart` have their own."""
-        key = Key(seed) / self.draft.request.name
-        return key / self.name if self.draft.settings.get("apart") else key
+    def run(self, seed: int, methods: Mapping[str, Any]) -> History:
+        """Run these methods on the seed's clients, in a folder of their own; an interrupted run is resumed.
 
-    def clients(self, seed: int) -> Clients:
-        """The clients under a seed."""
-        return self.divide(self.dataset, self.key(seed))
-
-    def run(self, seed: int, clients: Clients, methods: Mapping[str, Any], name: str = "", **more: Any) -> History:
-        """Run these methods on this division, in a folder of their own; an interrupted run is resumed."""
-        where = "-".join(filter(None, (self.name.lower().replace(" ", "-"), name, str(seed))))
+        Runs that are `apart` have draws of their own.  Where groups are `known` there is one more method, whose groups
+        are the clients of one domain.
+        """
+        where, root = f"{self.name.lower().replace(' ', '-')}-{seed}", Key(seed) / self.draft.request.name
+        clients = self.divide(self.dataset, root / self.name if self.draft.settings.get("apart") else root)
+        methods = {**methods, **(by_domain(self.dataset, clients) if self.draft.settings.get("known") else {})}
         fed = FederatedData(self.dataset, ClientIndices.of(clients), {"name": self.draft.request.name}, seed)
         manifest = self.draft.request.folder / "data" / f"{where}.json"
         write_atomically(manifest, json.dumps(to_manifest(fed)))
         split = {"name": "manifest", "path": str(manifest.resolve())}
         own = {"seeds": [seed], "split": split, "methods": methods}
-        return self.draft.run(where, self.settings, own, more, methods=list(methods))
+        return self.draft.run(where, self.settings, own, methods=list(methods))
 
 
 def tasks(draft: Draft) -> list[ImageTask]:
@@ -235,20 +232,12 @@ def tasks(draft: Draft) -> list[ImageTask]:
 
 
 def compared(draft: Draft) -> dict[str, list[History]]:
-    """The runs of every task, one for each seed; errors and curves are added to the draft.
-
-    With domains there is one more method, whose groups are the clients of one domain.
-    """
+    """The runs of every task, one for each seed; errors and curves are added to the draft."""
     runs = {}
     for task in tasks(draft):
         labels = task.settings.pop("compare", task.settings["methods"])
         methods = {label: task.settings["methods"][label] for label in labels}
-        divided = {seed: task.clients(seed) for seed in draft["seeds"]}
-        known = draft.settings.get("known", False)
-        runs[task.name] = [
-            task.run(seed, clients, methods | (by_domain(task.dataset, clients) if known else {}))
-            for seed, clients in divided.items()
-        ]
+        runs[task.name] = [task.run(seed, methods) for seed in draft["seeds"]]
         add_errors(draft, task.name, client_errors(runs[task.name]))
         draft.curves = draft.curves or curves_of(*runs[task.name], name=OWN, errors=True)
     return runs
@@ -287,9 +276,9 @@ def table2(request: ReproductionRequest) -> Result:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
     draft = Draft.of(request)
     (task,), more, methods = tasks(draft), draft["more"], draft["experiment"]["methods"]
-    runs = [task.run(seed, task.clients(seed), methods) for seed in draft["seeds"]]
+    runs = [task.run(seed, methods) for seed in draft["seeds"]]
     again = {pattern: methods[pattern] for pattern in more["patterns"]}
-    apart = client_errors([task.run(seed, task.clients(seed), again) for seed in more["seeds"]])
+    apart = client_errors([task.run(seed, again) for seed in more["seeds"]])
     errors = client_errors(runs)
     for pattern, printed in TABLE2.items():
         for where, k in ((f"client {k + 1}", k) for k in range(3)):
@@ -431,7 +420,7 @@ def arrivals(request: ReproductionRequest) -> Result:
     arms = [(way, n) for way in ways for n in ((0, *new) if way == "hcct" else new)]
     plan = {"start": start, "every": every}
     methods = {f"{w}, {n}": {"name": "hcct", "alpha": ways[w], "arrivals": {**plan, "number": n}} for w, n in arms}
-    errors = client_errors([task.run(seed, task.clients(seed), methods) for seed in draft["seeds"]])
+    errors = client_errors([task.run(seed, methods) for seed in draft["seeds"]])
     for way, n in arms:
         present, of = start + n * ((task.settings["rounds"] - 1) // every), errors[f"{way}, {n}"]
         parts = {"error": slice(present)} if way == "hcct" else {}
