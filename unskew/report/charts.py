@@ -179,14 +179,16 @@ _FITS = {"width": WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "
 
 
 def themed(chart: Any, right: int = 5, facets: int = 0, **more: Any) -> alt.LayerChart:
-    """The chart in our fonts and colours, as wide as the page allows.
+    """The chart itself in our fonts and colours, as wide as the page allows.
 
-    `right` leaves room for names, which browsers may draw wider.  `more` are properties of the chart; each change is a
-    copy, so all are made at once.
+    `right` leaves room for names, which browsers may draw wider.  `more` are properties of the chart; its method
+    `properties` would copy it and check them against the schema, which takes longer than making it.
     """
     padding = {"left": 12, "top": 5, "bottom": 5, "right": right}
     size = {"usermeta": {"facets": facets}} if facets else _FITS
-    drawn: alt.LayerChart = chart.properties(**size, padding=padding, config=_CONFIG, **more)
+    drawn: alt.LayerChart = chart
+    for name, value in {**size, "padding": padding, "config": _CONFIG, **more}.items():
+        drawn[name] = value
     return drawn
 
 
