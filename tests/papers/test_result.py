@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from unskew.papers.claims import Claim
-from unskew.papers.result import Result, Row, keep
+from unskew.papers.result import Result, Row, keep, over_seeds, pivot
 from unskew.report.page import html
 from unskew.report.stats import Curve
 
-# ---------------------------------------------------------------- what is kept
 ROWS = (
     Row("fedavg", "iid, 2 clients", "global.accuracy", 0.9, 0.8, 0.01, "seeds", (0.79, 0.81)),
     Row("fedprox", "iid, 2 clients", "global.accuracy", None, 0.85, None, "clients", (0.85,)),
@@ -50,6 +49,7 @@ def test_a_result_is_a_page_and_markdown_beside_its_figures(tmp_path: Path) -> N
     result = replace(example(), figures=(("mu.svg", b"<svg/>"),))
     page = html(result.page())
     assert "Claims: 1 holds, 1 does not hold, 1 undecided." in page
+    assert pivot([over_seeds("fedavg", "iid", "alpha", [], 0.5)])[1] == [["fedavg", "no value (0.5)"]]
     assert 'src="data:image/svg+xml;base64,PHN2Zy8+"' in page
     folder = keep(result, tmp_path)
     text = (folder / "README.md").read_text()

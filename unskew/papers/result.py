@@ -3,6 +3,7 @@
 import base64
 import json
 import platform
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -52,8 +53,8 @@ class Row:
 
 def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
     """A row with the mean and spread of one value for each seed."""
-    spread = Spread(tuple(values))
-    return Row(method, setting, metric, paper, spread.mean, spread.std, "seeds", spread.values)
+    spread, mean = Spread(tuple(values)), statistics.fmean(values) if values else None
+    return Row(method, setting, metric, paper, mean, spread.std, "seeds", spread.values, "" if values else "no value")
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,10 @@ def _is_share(metric: str) -> bool:
 
 
 def _provenance(result: Result) -> str:
-    seeds = ", ".join(map(str, result.seeds))
     return (
         f"Run on {result.date} with unskew {__version__}, PyTorch {torch.__version__}, "
         f"Python {platform.python_version()}, {cores()} cores ({platform.machine()}); "
-        f"seeds {seeds}; {result.seconds:.0f} s; scale {result.scale}."
+        f"seeds {', '.join(map(str, result.seeds))}; {result.seconds:.0f} s; scale {result.scale}."
     )
 
 
