@@ -23,7 +23,7 @@
 
 An *arm* is one method of one experiment, addressed by a hash of its settings: under a seed it runs once, however many
 claims need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and tests the
-differences so far by a sequential interval (`Comparison`).
+differences so far by a sequential interval (`Comparison`), or once by Student's where `least` is `most`.
 
     campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
     arms/ADDRESS/seed-0/      the run of an arm under a seed
