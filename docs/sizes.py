@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # Room, the packages and modules in it (the longest name decides), target, ceiling.  Vocabulary is any other module.
 DECIDE = "decide run/again run/decide run/more_seeds"
 ROOMS = [
-    ("vocabulary", "", 4_500, 5_212),
+    ("vocabulary", "", 4_500, 5_216),
     ("algorithms", "algorithms", 11_000, 10_930),
     ("wrappers, server", "wrappers server", 4_800, 5_624),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_091),
@@ -27,8 +27,8 @@ ROOMS = [
     ("papers", "papers", 3_200, 4_107),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_745),
     ("bench", "bench", 1_500, 1_650),
-    ("all of unskew/", "", 62_000, 77_115),
-    ("tests/", "", 45_000, 44_999),
+    ("all of unskew/", "", 62_000, 77_119),
+    ("tests/", "", 45_000, 45_003),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -131,3 +131,7 @@ def test_an_epsilon_needs_a_delta_and_what_it_covers() -> None:
     assert Privacy(2.0, "all", "nothing", delta=1e-5, covers="all that is sent").guarantee == (
         "ε = 2 at δ = 1e-05. Covers all that is sent."
     )
+
+
+def test_a_type_is_checked_whatever_it_is_annotated_with() -> None:
+    assert [info.adapter(Annotated[int, {"unit": "mm"}]).validate_python("3") for _ in range(2)] == [3, 3]

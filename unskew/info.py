@@ -661,7 +661,11 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the adapter that writes and checks a type, made once."""
+    """Return the adapter that writes and checks a type, made once; of a type without a hash, each time."""
+    try:
+        hash(kind)
+    except TypeError:  # somebody's Annotated with a dictionary
+        return TypeAdapter(kind)
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic
 
-from unskew import algorithms, schema
+from unskew import algorithms, info, schema
 from unskew.data.split import SPLITS, TABLE, Split
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -155,7 +155,7 @@ def _check(value: Any, place: str) -> None:
 def _has_schema(hint: Any) -> bool:
     """True if a type can be checked; a user's own type is the user's to check."""
     try:
-        pydantic.TypeAdapter(hint)
+        info.adapter(hint)
     except pydantic.PydanticSchemaGenerationError:
         return False
     return True
@@ -172,12 +172,12 @@ def _as_in_a_file(value: Any) -> Any:
 
 def _made_with(name: str, method: Any) -> dict[str, Any] | None:
     """The options with which the method called `name` equals this one; None if it is another."""
-    wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(method).items()}
-    settings = {**_all_settings(method), **wrappers}
     try:
         target = algorithms.resolve(name)
         if inspect.isclass(target) and target is not type(method):
             return None
+        wrappers = {name.rpartition(":")[2]: by for name, by in _wrappers(method).items()}
+        settings = {**_all_settings(method), **wrappers}
         hints = {key: hint for key, (hint, _) in schema.parameters(target).items() if key in settings}
         same = _same(target(**{key: settings[key] for key in hints}), method)
         plain = {key: schema.with_name(config.plain(settings[key]), settings[key], hint) for key, hint in hints.items()}

@@ -213,9 +213,9 @@ def takes_sizes(factory: "Callable[..., nn.Module]") -> bool:
 
 def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, object]) -> dict[str, object]:
     # pydantic takes a tenth of a second to import: not needed to list the names
-    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+    from pydantic import PydanticSchemaGenerationError, ValidationError
 
-    from unskew import schema
+    from unskew import info, schema
 
     known, hints, checked = {p.name: p for p in _parameters(factory)}, dict[str, Any](), dict[str, object]()
     with suppress(NameError, TypeError):  # types that cannot be read are none
@@ -227,7 +227,7 @@ def _checked(name: str, factory: "Callable[..., nn.Module]", options: dict[str, 
         # TOML and JSON know no tuples; everything else must already have its type: 'false' is not False
         plain = tuple(value) if isinstance(value, list) else value
         try:
-            checked[key] = TypeAdapter(hints.get(key, Any)).validate_python(plain, strict=True)
+            checked[key] = info.adapter(hints.get(key, Any)).validate_python(plain, strict=True)
         except PydanticSchemaGenerationError:  # a type of its own, which is for the network to check
             checked[key] = value
         except ValidationError as error:

@@ -17,7 +17,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from unskew import wire
+from unskew import info, wire
 from unskew.errors import RunError, WireError
 from unskew.files import read_bytes, sync_folder, write_synced
 from unskew.protocol import ClientId
@@ -173,7 +173,7 @@ def latest(folder: Path) -> Position | None:
     if text is None:
         return None
     try:
-        position = pydantic.TypeAdapter(Position).validate_json(text)
+        position: Position = info.adapter(Position).validate_json(text)
     except pydantic.ValidationError as error:
         raise refusal(folder / database.FILE, f"its position is invalid: {sentence(error)}") from None
     place = folder / FOLDER / str(position.number)

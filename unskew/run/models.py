@@ -26,7 +26,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
-from unskew import models, schema, tasks, wire
+from unskew import info, models, schema, tasks, wire
 from unskew.data import image_folders, tables
 from unskew.data.columns import value_of
 from unskew.data.dataset import Dataset
@@ -585,7 +585,7 @@ def _read_file(path: Path, theirs: bool = False) -> tuple[ModelCard, Params]:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dictionary
     try:
-        card: ModelCard = pydantic.TypeAdapter(ModelCard).validate_json(metadata.get("unskew", ""))
+        card: ModelCard = info.adapter(ModelCard).validate_json(metadata.get("unskew", ""))
     except pydantic.ValidationError as error:
         what = error.errors()[0]["msg"]
         raise RunError(
