@@ -13,12 +13,6 @@ from unskew.protocol import SgdConfig
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
 
 
-def test_it_is_fedavg_alone(classes: Any, equal: Any) -> None:
-    """I-1: with BatchNorm, to the last bit but for the division by the sum of one weight."""
-    world = classes(n=[10], norm=True)
-    equal(world.play(Centralised(SMALL)).params, world.play(FedAvg(SMALL)).params, atol=1e-15)
-
-
 def test_it_asks_for_pooled_data_and_refuses_anything_else(classes: Any) -> None:
     assert Centralised.pooled
     assert TABLE["centralised"].kind == "bound"

@@ -14,16 +14,6 @@ STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 ROUTES = ["d2d", "server"]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_two_cycles_by_hand(route: Any, springs: Any, value: Any) -> None:
-    """F_k = (w - m_k)^2 / 2 with m = 4, 0, 8; lr .5, one step a visit, from 0.
-
-    Cycle 1: 2, 1, 4.5.  Cycle 2: 4.25, 2.125, 5.0625.  The numbers of examples play no part.
-    """
-    play = springs(m=[4.0, 0.0, 8.0], n=[3, 1, 7]).play(Cyclic("fixed", route, STEP), 2, codec=True)
-    assert [value(p) for p in play.params] == pytest.approx([0.0, 4.5, 5.0625])
-
-
 def test_the_order_is_drawn_for_each_round_and_decides_the_model(springs: Any, value: Any) -> None:
     """Of m = 4 and 0: ending at client 1 gives 1, ending at client 0 gives 2; both come about."""
     ends = {}
