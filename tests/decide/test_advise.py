@@ -563,8 +563,9 @@ def test_fedavg_stands_in_for_a_choice_that_test_rows_do_not_bear_out(monkeypatc
     assert of.check.chosen == FEDAVG
     assert {m.label for m in of.experiment().methods} == {ALONE, FEDAVG, POOLED}
     assert of.method.label in (ALONE, FEDAVG)
-    wider = of.check.gains[FEDAVG]
-    narrow, _ = gain(of.check.results[FEDAVG], of.check.results[ALONE], ACCURACY)
+    wider, narrow = of.gain, of.check.gains[FEDAVG]
+    assert narrow == gain(of.check.results[FEDAVG], of.check.results[ALONE], ACCURACY)[0]  # beside others, as drawn
+    assert wider is not None
     assert wider.low is not None
     assert narrow.low is not None
     assert wider.low < narrow.low

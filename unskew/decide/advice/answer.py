@@ -65,7 +65,7 @@ class Advice:
     @property
     def gain(self) -> Difference | None:
         """The mean gain over training alone of the answer's method."""
-        return self.check.gains.get(self.check.chosen or "")
+        return self.check.wider or self.check.gains.get(self.check.chosen or "")
 
     @property
     def confidence(self) -> float:
@@ -107,7 +107,7 @@ class Advice:
             return "undecided", self.too_little
         if all(ahead and statistics.fmean(ahead.values()) <= EQUAL for ahead in self._over_constant):
             return "undecided", "models are no better than what training rows alone would always say"
-        fedavg = self.check.gains.get(FEDAVG, gain)
+        fedavg = self.check.wider or self.check.gains.get(FEDAVG, gain)
         not_worth_it = all(g.high is not None and g.high < self.margin for g in (gain, fedavg))
         joins = gain.low is not None and gain.low > 0 and not not_worth_it
         if not_worth_it:

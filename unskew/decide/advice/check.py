@@ -43,14 +43,14 @@ class Check:
     Attributes:
         seeds: Seeds under which all methods were trained.
         results: Scores by label and seed.
-        gains: Gain over training alone of the mean over sites, by label, with 95 % intervals (97.5 % for FedAvg if it
-            replaces the race's choice).
+        gains: Gain over training alone of the mean over sites, by label, with 95 % intervals.
         by_site: The same for each site.
         groups: Groups of the chosen method, if any.
         lost: Why a method could not be trained under some seed, by label; it has no results then.
         chosen: Label of the answer's method: the race's choice, or FedAvg.
         training: Its training under the first seed.
         set_aside: The race's choice, if FedAvg replaces it.
+        wider: FedAvg's gain with an interval of 97.5 % then.
     """
 
     seeds: tuple[int, ...] = ()
@@ -62,6 +62,7 @@ class Check:
     chosen: str | None = None
     training: Trained | None = None
     set_aside: SetAside | None = None
+    wider: Difference | None = None
 
     def answering(self, race: Race) -> Candidate | None:
         """The answer's method, with its settings."""
@@ -101,11 +102,10 @@ def check(
     raced = None if chosen is None else chosen.method.label
     aside = None if raced is None else set_aside(done, raced, sites.measure)
     name = FEDAVG if aside is not None else raced if raced in done else None
-    if aside is not None:
-        gains[FEDAVG], _ = gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)
+    wider = None if aside is None else gain(done[FEDAVG], done[ALONE], sites.measure, CONFIDENCE_OF_TWO)[0]
     of_it = None if name is None else results[name][0]
     groups = () if name is None or of_it is None else entries[name].groups or of_it.groups
-    return Check(seeds, done, gains, by_site, groups, lost, name, of_it, aside)
+    return Check(seeds, done, gains, by_site, groups, lost, name, of_it, aside, wider)
 
 
 def set_aside(done: Mapping[str, Sequence[Scores]], raced: str, measure: Measure) -> SetAside | None:
