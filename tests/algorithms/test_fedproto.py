@@ -3,22 +3,12 @@
 import dataclasses
 from typing import Any
 
-import pytest
 import torch
 
-from unskew.algorithms.fedproto import FedProto, PrototypePull
-from unskew.protocol import Batch, SgdConfig
+from unskew.algorithms.fedproto import FedProto
+from unskew.protocol import SgdConfig
 
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3, momentum=0.5)
-
-
-def test_the_pull_by_hand() -> None:
-    """d = 2: (3, 1) to (1, 1) is 4 / 2 = 2, (0, 0) of an unknown class 0: mean 1, times lam = 3; no padding."""
-    features = torch.tensor([[3.0, 1.0], [0.0, 0.0], [50.0, 50.0]])
-    y, mask = torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.0])
-    batch = Batch(features, y, mask, features, features, mask, lambda p: (features, features))
-    aux = {"prototypes": torch.tensor([[1.0, 1.0], [9.0, 9.0]]), "known": torch.tensor([1.0, 0.0])}
-    assert PrototypePull(3.0)({}, aux, batch).item() == pytest.approx(3.0)
 
 
 def test_classes_may_be_numbered_otherwise(classes: Any) -> None:

@@ -12,15 +12,6 @@ STEP = SgdConfig(lr=0.5, local_steps=1, batch_size=None)
 SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
 
-# ---------------------------------------------------------------- by hand
-
-
-def test_equal_losses_go_to_the_lowest_numbers(springs: Any) -> None:
-    """m = 3 is as far from 0 as from 6, and from -2 as from 8."""
-    world = springs(m=[3.0]).beginning(-2.0, 8.0, 6.0, 0.0)
-    assert world.play(FLSC(clusters=4, memberships=3, local=STEP), 1).states[-1].ids == {0: (0, 2, 3)}
-
-
 def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
     """Round 1 draws, round 2 uses what round 1's losses said, and so on; what is found waits on the clients."""
     world, method = classes(n=[8] * 6), FLSC(clusters=4, memberships=2, ids="previous", local=SMALL)

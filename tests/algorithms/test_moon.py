@@ -29,17 +29,6 @@ def test_every_earlier_model_is_in_the_denominator() -> None:
     assert value.item() == pytest.approx(math.log(3.0))
 
 
-def test_where_the_previous_model_is_the_received_one_there_is_no_gradient() -> None:
-    """I-18: the value is log 2 whatever z is."""
-    z = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    same = {"z": torch.randn(5, 4, dtype=torch.float64)}
-    value = Contrast(1.0, 0.5)({}, {"received": same, "past": (same,)}, batch(z))
-    value.backward()
-    assert value.item() == pytest.approx(math.log(2.0))
-    assert z.grad is not None
-    assert float(z.grad.abs().max()) < 1e-15
-
-
 def test_extreme_similarities_stay_finite() -> None:
     """exp(1 / .001) overflows; the cross-entropy of the similarities does not."""
     z, g = torch.tensor([[1.0, 0.0]]), {"z": torch.tensor([[-1.0, 0.0]])}
