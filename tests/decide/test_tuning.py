@@ -339,11 +339,13 @@ def test_trials_are_the_same_with_any_number_of_workers_and_where_a_search_goes_
     assert [t.seconds for s in again.searches for t in s.trials] == [t.seconds for s in one.searches for t in s.trials]
 
 
-def test_a_search_in_which_all_diverge_has_no_best_trial(tmp_path: Path) -> None:
+def test_a_time_pays_for_the_first_trials_that_it_has_room_for(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"data": clients(), "rounds": 2, "final_seeds": 1, "progress": False}
-    (s,) = us.tune({"FedAvg": us.FedAvg(us.SgdConfig(lr=1e20))}, out=tmp_path, trials=1, **asked).searches
+    (s,) = us.tune({"FedAvg": us.FedAvg(us.SgdConfig(lr=1e20))}, out=tmp_path, seconds=1e-6, **asked).searches
     assert [t.state for t in s.trials] == ["diverged"]
     assert s.best is None
+    two = [Trial({}, seconds=3.0)] * 2
+    assert [Budget(seconds=5.0).next(two[:n]) for n in (0, 1, 2)] == [1, 1, 0]
 
 
 def test_a_training_has_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from unskew.cli.tables import print_page
 def tune(
     experiment: Annotated[str, typer.Argument()] = "digits",
     settings: Settings = None,
-    trials: Annotated[int, typer.Option(help="Trials of each method.")] = 20,
+    trials: Annotated[int | None, typer.Option(help="Trials of each method; 20 if no time is given.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Time for each method's trials, s.")] = None,
     pruner: Annotated[str, typer.Option(help="How bad trials end early: median, hyperband or none.")] = "median",
     workers: Annotated[
         int | None, typer.Option(help="Processes that train trials; the trials are the same with any number.")
@@ -44,7 +45,7 @@ def tune(
     from unskew.decide.tuning.search import Budget, Pruner
     from unskew.run.progress import watching
 
-    budget = Budget(trials, cast(Pruner, pruner))
+    budget = Budget(trials, seconds, cast(Pruner, pruner))
     chosen = load_own(experiment, located(settings, data_dir))
     folder = out or Path("runs") / f"{as_file(chosen.name)}-tuning-{datetime.now():%Y%m%d-%H%M%S}"
     with watching(quiet) as callback:

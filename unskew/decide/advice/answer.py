@@ -249,8 +249,8 @@ class Advice:
                 cost and f"{check.chosen} sends {human_bytes(1e6 * cost['megabytes'])} in all, a site "
                 f"{human_bytes(1e6 * cost['per_site'])} a round.",)),
             ("What about a new site?", (
-                came and f"{counted(len(self.unseen), 'unseen site')}, one seed: as served {came[0]}, once adapted "
-                f"{came[1]}.",)),
+                f"{counted(len(self.unseen), 'unseen site')}, one seed: as served {came[0]}, once adapted {came[1]}."
+                if came else "unskew leave-one-out measures what each of these would get as one.",)),
             ("How certain is this?", (
                 gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
                 f"choice has seen these {tested:,} rows.",)),

@@ -35,7 +35,8 @@ def tune(
     methods: object,
     *,
     out: str | Path,
-    trials: int = Budget.trials,
+    trials: int | None = None,
+    seconds: float | None = None,
     pruner: Pruner = "median",
     workers: int | None = None,
     ray: str | None = None,
@@ -52,7 +53,7 @@ def tune(
         methods: As in `simulate`.
         out: The folder; an interrupted search is resumed from its trials.  It gets the page, tuning.html, and the tuned
             experiment, tuned.toml.
-        trials: Budget of each method.
+        trials, seconds: Budget of each method: a number of trials (by default 20), or a time.
         pruner: How bad trials end early: "median", "hyperband", or "none".
         workers: Processes that train trials in parallel, by default 1; the trials do not depend on it.
         ray: Address of a Ray cluster: "auto", "local" or HOST:PORT; `workers` is then its number of actors, by default
@@ -68,7 +69,7 @@ def tune(
     """
     with api.torch_left_alone(), watching(not progress) as watcher:
         experiment, inputs = api.asked("tune", methods, given, "tuning")
-        budget = Budget(trials, pruner)
+        budget = Budget(trials, seconds, pruner)
         return tune_experiment(
             experiment, user_path(out), budget, final_seeds, watcher.note, inputs=inputs, workers=workers, ray=ray
         )

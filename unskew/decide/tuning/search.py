@@ -35,23 +35,33 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of each method: a number of trials, the same for all.
+    """Budget of each method: a number of trials or a time, the same for all.
 
     Raises:
-        ConfigError: If it is not above zero, or there is no such pruner.
+        ConfigError: If both are given, or one is not above zero.
     """
 
-    trials: int = TRIALS
+    trials: int | None = None
+    seconds: float | None = None
     pruner: Pruner = "median"
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise ConfigError(f"trials must be above zero, got {self.trials}")
+        if self.trials is not None and self.seconds is not None:
+            raise ConfigError("give each method a number of trials or a time in seconds, not both")
+        for name, value in (("trials", self.trials), ("seconds", self.seconds)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above zero, got {value:g}")
         if self.pruner not in ("median", "hyperband", "none"):
             raise ConfigError(f'pruner must be "median", "hyperband" or "none", got {self.pruner!r}')
 
+    def next(self, trials: "Sequence[Trial]", batch: int = BATCH) -> int:
+        """Number of trials to come next; with a budget in seconds one at a time."""
+        if self.seconds is None:
+            return min(batch, (self.trials or TRIALS) - len(trials))
+        return int(sum(t.seconds for t in trials) < self.seconds)
+
     def __str__(self) -> str:
-        return f"{self.trials} trials"
+        return f"{self.seconds:g} s" if self.seconds is not None else f"{self.trials or TRIALS} trials"
 
 
 @dataclass
@@ -105,8 +115,8 @@ def search(
     study, fold, optuna = _study(sites, method, budget.pruner), judging_fold(sites), optuna_module()
     spans = {name: _span(optuna, of) for name, of in ranges.items()}
     held = BATCH * sites.setup.parameters * sites.fed.num_clients
-    while (left := budget.trials - len(trials)) > 0:
-        count, first = min(left, 1 if held > MOST_HELD else BATCH), present(method, ranges)
+    while (count := budget.next(trials, 1 if held > MOST_HELD else BATCH)) > 0:
+        first = present(method, ranges)
         if not trials:
             study.enqueue_trial(first)
         asked = [study.ask(spans if trials or i else {name: spans[name] for name in first}) for i in range(count)]
