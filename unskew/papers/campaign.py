@@ -22,7 +22,7 @@
     value = 3                                  # against other claims', where minutes are short
 
 An *arm* is one method of one experiment, addressed by a hash of its settings: under a seed it runs once, however many
-claims need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed, and tests the
+claims need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed.  It tests the
 differences so far by a sequential interval (`Comparison`), or once by Student's where `least` is `most`.
 
     campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
