@@ -13,7 +13,7 @@ import pytest
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, fingerprint
 from unskew.record.logs import rows
-from unskew.report import read, results, tables
+from unskew.report import page, read, tables
 from unskew.run import decide, loop
 from unskew.run.cell import Cell, Observer
 
@@ -132,7 +132,7 @@ def test_a_run_stops_at_the_first_seed_at_which_it_is_decided(decided: Path, unt
     assert (row.low, row.high) == pytest.approx(decide.interval(row.values), rel=1e-12)
     assert not any(decide.is_decided(row.values[:n], 0.001) for n in range(7))
     assert set(record.partitions) == set(seeds)
-    assert "a confidence sequence" in results.differences(record)[0].note
+    assert "intervals are a confidence sequence" in page.html(page.of_run(record))
 
 
 def test_seeds_that_a_decision_needs_have_the_bits_of_a_list_of_seeds(

@@ -723,7 +723,7 @@ def test_a_deployment_s_cohorts_under_noise_come_from_a_secret_and_its_epsilon_i
     (spent,) = (info for info in parts(there.method.info(state)) if isinstance(info, PrivacyBudget))
     most = max(asked.values())
     assert most == max(state.asked.values())
-    assert (spent.releases, spent.sums.cohort) == (most, 6)
+    assert (spent.releases, spent.each.sample) == (most, (6, 6))
     assert spent.privacy.epsilon == pytest.approx(epsilon(0.5, most, 1e-3), abs=1e-6)
 
 
