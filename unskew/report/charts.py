@@ -524,6 +524,33 @@ def scatter(data: Rows, x: str, y: str, colour: alt.Color, text: str = "", lines
     return themed(alt.layer(*layers), height=HEIGHT)
 
 
+def parallel(data: Rows, settings: Sequence[str], score: str) -> alt.LayerChart:
+    """Trials of a tuning as lines through their values, each scale from the lowest to the highest value.
+
+    `data` is trial, score (the colour), and a column for each of `settings`, None for no value.  Settings whose values
+    span much have a logarithmic scale.
+    """
+    every, points, ticks = _each(data), [], []
+    for name in settings:
+        held = [r for r in every if r[name] is not None]
+        bend = math.log if spans((r[name] for r in held), 50) and min(r[name] for r in held) > 0 else float
+        low, high = (bend(end(r[name] for r in held)) if held else 0.0 for end in (min, max))
+        ends = (min(r[name] for r in held), max(r[name] for r in held)) if held else ()
+        ticks += [{"name": name, "at": at, "text": f"{v:.3g}"} for at, v in zip((-0.07, 1.07), ends, strict=False)]
+        for r in held:
+            at = (bend(r[name]) - low) / (high - low) if high > low else 0.5
+            points.append({"trial": r["trial"], "score": r["score"], "name": name, "value": r[name], "at": at})
+    across = alt.X("name:N", sort=list(settings), title=None, axis=alt.Axis(grid=True, labelAngle=0, domain=False))
+    up = alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1]))
+    shade = alt.Scale(range=[FAINT, COLOURS[0]], interpolate="rgb")
+    colour = alt.Color("score:Q", title=score, scale=shade, legend=alt.Legend(type="gradient", gradientLength=140))
+    lines = alt.Chart(rows(points)).mark_line(point=True).encode(
+        alt.Detail("trial:N"), x=across, y=up, color=colour, tooltip=_tip("trial:N", "name:N", "value:Q", "score:Q")
+    )  # fmt: skip
+    ends_of = alt.Chart(rows(ticks)).mark_text(fontSize=11).encode(x=across, y=up, text=alt.Text("text:N"))
+    return themed(alt.layer(lines, ends_of), height=HEIGHT)
+
+
 def best_so_far(data: Rows, marks: Mapping[str, str], y: str, higher: bool = True) -> alt.LayerChart:
     """The best score after each trial; `data` is method, trial from 1, score; `higher` if more is better."""
     best: dict[str, float] = {}

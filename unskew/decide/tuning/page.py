@@ -37,7 +37,7 @@ def view(tuning: Tuning) -> Page:
     experiment, m = tuning.sites.experiment, tuning.sites.measure
     searches = [s for s in tuning.searches if s.ranges]
     worth, tried = _worth(tuning, m), [_trials(s, m) for s in searches]
-    pictures = [*worth.charts, _best(searches, m)]
+    pictures = [*worth.charts, _best(searches, m), *(chart for s in tried for chart in s.charts)]
     lead = (
         "Every choice was made on validation rows of the clients that train; test rows decided nothing. "
         f"{EXPERIMENT}, for unskew run, has the tuned methods under seeds not used before. "
@@ -47,7 +47,7 @@ def view(tuning: Tuning) -> Page:
         f"{experiment.name}: tuned at equal budgets",
         f"{tuning.budget} for each of {len(tuning.searches)} methods, {experiment.rounds} rounds a trial",
         tuning.headline,
-        list(filter(None, pictures)),
+        list(filter(None, pictures))[:2],
         worth.tables[0],
         sections=[*tried, Section("The experiment", lead)],
     )
@@ -95,5 +95,13 @@ def _trials(searched: Searched, m: Measure) -> Section:
     ]  # fmt: skip
     head = ["trial", *searched.ranges, f"{m.label} | on validation rows", "rounds", "time | s", "end"]
     label = searched.method.label
+    tried = [
+        {"trial": i + 1, "score": m.scale * t.score, **{name: t.values.get(name) for name in searched.ranges}}
+        for i, t in enumerate(searched.trials)
+        if t.score is not None
+    ]
+    caption = "A line is a trial; darker is a higher score on validation rows."
+    drawn = charts.parallel(tried, list(searched.ranges), m.axis) if tried else None
+    figure = None if drawn is None else Chart(f"What was tried of {label}", caption, drawn, f"{len(tried)} trials.")
     trials = table(f"Trials of {label}; the first has the settings as they were", head, rows, words=[-1])
-    return Section.of(label, "", (), [trials])
+    return Section.of(label, "", [figure], [trials])
