@@ -74,7 +74,7 @@ class Processes:
 def test_twenty_kills_of_either_side_leave_what_a_simulation_comes_to(
     small: Callable[..., Experiment], tmp_path: Path, outcome: Outcome
 ) -> None:
-    experiment = small("rounds=100", 'methods.0.name="scaffold"', "eval_every=50", *LONG)
+    experiment = small("rounds=250", 'methods.0.name="scaffold"', "eval_every=50", *LONG)
     moments, kills = random.Random(0), {0: 0, 1: 0, 2: 0}
     federation = Processes(experiment, tmp_path / "run")
     try:
