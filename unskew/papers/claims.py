@@ -152,14 +152,14 @@ def near(text: str, values: Sequence[float], published: float, margin: float) ->
 
 
 def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Claim:
-    """The claim that several paired differences are all within a margin of zero; the evidence is the largest of them.
+    """The claim that several paired differences are all within a margin of zero; the largest that decides is evidence.
 
     It holds if every interval lies within, does not hold if one lies outside, and is undecided otherwise.
     """
     claims = [same(name, differences, margin) for name, differences in steps.items()]
-    largest = max(claims, key=lambda c: abs(fmean(steps[c.text])))
-    evidence = f"of {len(steps)} differences the largest: {largest.text} {largest.evidence}"
-    return Claim(text, _all([c.holds for c in claims]), evidence)
+    holds = _all([c.holds for c in claims])
+    largest = max((c for c in claims if c.holds is holds), key=lambda c: abs(fmean(steps[c.text])))
+    return Claim(text, holds, f"of {len(steps)} differences the largest: {largest.text} {largest.evidence}")
 
 
 def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
