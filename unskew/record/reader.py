@@ -94,7 +94,7 @@ class DataSplit:
         return self.classes[number] if self.classes else str(number)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """The content of a run for reports, or of several runs (`unskew.report.together`).
 

@@ -29,7 +29,7 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -334,6 +334,7 @@ def alone(record: Record) -> str | None:
     return next((m for m in record.methods if record.cell(m).bound == "lower"), None)
 
 
+@lru_cache(maxsize=1)  # a page asks a dozen times
 def worths(record: Record) -> tuple[Worth, ...]:
     """Every method with clients' results, compared with training alone, in the run's order."""
     base = alone(record)
