@@ -43,6 +43,12 @@ def test_importing_the_face_of_the_package_loads_nothing_heavy() -> None:
     assert loaded("unskew, unskew.cli.app", heavy) == "set()"
 
 
+def test_the_help_of_a_command_loads_no_torch() -> None:
+    asks = "import sys; from unskew.cli import main; sys.argv[1:] = ['run', '--help']\ntry: main()\nfinally: "
+    said = python("-c", f"{asks}print('torch' in sys.modules, file=sys.stderr)")
+    assert ("--set" in said.stdout, said.stderr) == (True, "False\n")
+
+
 def test_what_a_federation_does_without_training_loads_no_torch() -> None:
     pytest.importorskip("cryptography")
     modules = ", ".join(f"unskew.deploy.{name}" for name in ("federation", "site", "backup", "units"))

@@ -94,7 +94,7 @@ class Settable(TyperCommand):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse the arguments, those of settings as `--set`."""
-        known = {option for parameter in self.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known = {option for p in self.get_params(ctx) for option in (*p.opts, *p.secondary_opts)}
         return super().parse_args(ctx, as_settings(args, known) if "--set" in known else args)
 
 
