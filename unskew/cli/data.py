@@ -25,9 +25,6 @@ def data(
     FILE is a table, a folder with one for each site, or an experiment (.toml);
     NAME is a data set, such as images:PATH.  Nothing is trained.
 
-    Columns of a table: [bold]--target --client --patient --patient-ids --test --leave-out[/].
-    How a CSV file is written: [bold]--separator --decimal --thousands --encoding --gaps[/].
-
     [dim]unskew data examples/hospitals.csv --target diagnosis --client hospital --out data.html[/]
     [dim]unskew data visits.csv --target ill --test '{ latest = "day", after = "2024-06-30" }'[/]
     [dim]unskew data heart[/]
@@ -50,7 +47,7 @@ def data(
     if out is None and not source.endswith(".toml"):
         then(*sys.argv[1:], "--out", "data.html")
     elif table_at(source):
-        then("advise", *(word for word in sys.argv[2:] if word not in ("--out", str(out))))
+        then("advise", *(word for word in sys.argv[2:] if not word.startswith("--out") and word != str(out)))
 
 
 def _named(source: str, settings: list[str]) -> tuple[str, dict[str, Any]]:

@@ -19,9 +19,19 @@ from unskew.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from unskew.experiment.config import Experiment
 
+WORDS = ("target", "client", "patient", "patient_ids", "separator", "thousands", "decimal", "encoding")
+LISTS = ("gaps", "leave_out", "classes")
+"""Roles of a table's columns and how its file is written, in `task.data_options`: texts, and lists of these."""
+_OPTIONS = (*WORDS, *LISTS, "test")
+
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rounds=50, methods.1.mu=0.01."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a setting, e.g. local.lr=0.05.  Those without a dot are options, too, as --rounds; and --data, "
+        f"--model, --{', --'.join(_OPTIONS)}.".replace("_", "-"),
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -81,11 +91,6 @@ def located(settings: list[str] | None, data_dir: Path | None) -> list[str]:
 
 
 # ---------------------------------------------------------------- settings as options
-WORDS = ("target", "client", "patient", "patient_ids", "separator", "thousands", "decimal", "encoding")
-LISTS = ("gaps", "leave_out", "classes")
-"""Roles of a table's columns and how its file is written, in `task.data_options`: texts, and lists of these."""
-
-
 class Settable(TyperCommand):
     """A command with `--set`, whose other options may be settings of the experiment, its task or its table.
 
@@ -105,7 +110,7 @@ def as_settings(args: Sequence[str], known: Collection[str]) -> list[str]:
     ['--set', 'task.data_options.client="site"', 'my.csv', '--quiet']
 
     Raises:
-        BadParameter: If one has no value, or is a setting of something else, which a method may have, too.
+        BadParameter: If one is a setting of something else, which a method may have, too.
     """
     given, rest, words = defaultdict[str, list[str]](list), list[str](), deque(args)
     while words:
@@ -116,17 +121,15 @@ def as_settings(args: Sequence[str], known: Collection[str]) -> list[str]:
             rest.append(word)
         elif not place.startswith("task.") and "." in place:
             raise typer.BadParameter(f"no such option: {option}; write --set {place}=VALUE")
-        elif sign or words:
-            given[place].append(value if sign else words.popleft())
         else:
-            raise typer.BadParameter(f"{option} needs a value, as in {option} VALUE")
+            given[place].append(value if sign or not words else words.popleft())
     settings = [f"{place}={_written(place.rpartition('.')[2], values)}" for place, values in given.items()]
     return [*(word for setting in settings for word in ("--set", setting)), *rest]
 
 
 def _setting(name: str) -> str | None:
     """The dotted path of the setting that an option names; None if there is none."""
-    if name in (*WORDS, *LISTS, "test"):
+    if name in _OPTIONS:
         return f"task.data_options.{name}"
     from unskew.experiment.config import setting_named
 
