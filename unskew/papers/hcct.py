@@ -401,9 +401,9 @@ def known_groups(request: ReproductionRequest) -> Result:
     """Clients in known groups: do HCCT and IFCA recover them, and does it help?"""
     draft = Draft.of(request)
     for name, runs in compared(draft).items():
-        found = groups_found(*runs)
-        for method in sorted(draft["experiment"]["methods"].keys() & found.keys()):
-            indices = found[method]
+        rand = groups_found(*runs)
+        for method in sorted(draft["experiment"]["methods"].keys() & rand.keys()):
+            indices = rand[method]
             draft.add(method, name, "adjusted Rand", indices)
             text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
             draft.claims.append(counted(text, [v - FOUND for v in indices], "of the index", 1.0, "+.2f"))

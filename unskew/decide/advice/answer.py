@@ -250,7 +250,7 @@ class Advice:
                 f"{human_bytes(1e6 * cost['per_site'])} a round.",)),
             ("What about a new site?", (
                 f"{counted(len(self.unseen), 'unseen site')}, one seed: as served {came[0]}, once adapted {came[1]}."
-                if came else "unskew leave-one-out measures what each of these would get as one.",)),
+                if came else "unskew leave-one-out measures it for each of these sites.",)),
             ("How certain is this?", (
                 gain and f"{100 * self.confidence:g} % intervals over {counted(seeds, 'fresh seed')} and {drawn}; no "
                 f"choice has seen these {tested:,} rows.",)),
