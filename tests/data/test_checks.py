@@ -84,6 +84,18 @@ def test_what_chance_explains_is_noted_by_neither() -> None:
     assert not any("test rows" in sentence for sentence in look)
 
 
+@pytest.mark.parametrize("column", ["ward", "who"])
+def test_rows_alike_in_numbers_are_no_copies_where_words_or_patients_differ(column: str) -> None:
+    """Other people are of one age and dose; only a row of the same words and patient is a copy."""
+    copied = TABLES["copies"][0]
+    frame = pandas.DataFrame({"age": AGE, "site": SITE} | copied | {"part": np.where(ROWS % 5, "train", "test")})
+    columns: dict[str, Any] = {"target": "sick", "client": "site", "test": "part"}
+    patient = {"patient": "who", "patient_ids": "network"} if column == "who" else {}
+    assert any("stand in training" in note for note in us.describe(frame, **columns).notes)
+    frame[column] = [f"w{i}" for i in (ROWS if column == "who" else ROWS % 5)]
+    assert not any("stand in training" in note for note in us.describe(frame, **columns, **patient).notes)
+
+
 # ---------------------------------------------------------------- targets that are numbers
 SITES = np.repeat([f"s{i}" for i in range(8)], 40)
 

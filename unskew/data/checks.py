@@ -480,11 +480,11 @@ def cut_texts(table: DataTable) -> Iterable[str]:
 
 # ---------------------------------------------------------------- copies
 def copies(table: DataTable) -> Iterable[str]:
-    """Test rows that are also in training, where rows are too rich to be equal by chance."""
+    """Test rows that are also in training, of one patient if these are known, and too rich to be equal by chance."""
     x, train, test = table.inputs, table.train, table.test
     if x is None:
-        numbers = [values for values in table.columns.values() if values.dtype.kind == "f"]
-        x = np.stack(numbers, 1) if numbers else np.empty((len(table), 0))
+        codes = [np.where(gaps_in(v), np.nan, codes_of(v)[0]) for v in table.columns.values()]
+        x = np.stack(codes or [np.zeros(len(table))], 1)
     if not len(test) or x.dtype.kind in "OV":
         return
     if x.ndim == 2 and x.shape[1] < 2 * MOST_CLASSES:
@@ -494,14 +494,14 @@ def copies(table: DataTable) -> Iterable[str]:
         if len(different) < 20 or not (several or len(different) > 0.9 * len(x[:2000])):
             return
     y = table.y.reshape(len(table), -1).astype(str)
-    rows = x.reshape(len(x), -1)
+    rows, people = x.reshape(len(x), -1), [None] * len(x) if table.patients is None else table.patients.tolist()
 
     def marks(chosen: Array) -> Iterator[int]:
         for row in chosen.tolist():
             flat = rows[row]
             empty = (x.ndim > 2 and (flat != flat[-1]).sum() < FEW_ROWS) or not (flat == flat).any()  # gaps alone
             if not empty:
-                yield hash((flat.tobytes(), *y[row]))
+                yield hash((flat.tobytes(), *y[row], people[row]))
 
     known = set(marks(train))
     seen = sum(mark in known for mark in marks(test))
@@ -510,7 +510,12 @@ def copies(table: DataTable) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------- the list
-NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
+NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (  # what makes results mean nothing first, as few are shown
+    gives_the_answer,
+    identifies,
+    names_the_site,
+    lambda table: [] if table.patients is not None or table.measured else unnamed_patients(table.features),
+    copies,
     lambda table: table.notes,
     few_rows,
     untested,
@@ -522,11 +527,6 @@ NOTES: tuple[Callable[[DataTable], Iterable[str]], ...] = (
     unscaled,
     empty_at,
     cut_texts,
-    identifies,
-    names_the_site,
-    gives_the_answer,
-    lambda table: [] if table.patients is not None or table.measured else unnamed_patients(table.features),
-    copies,
 )
 
 

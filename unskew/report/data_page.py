@@ -9,7 +9,7 @@ from unskew.report import charts, render
 from unskew.report.page import MOST_NOTES, Page, numbered, write_page
 from unskew.report.pictures import shares
 from unskew.report.section import Chart, Section, Table, TableRow, columns, table
-from unskew.words import sentence
+from unskew.words import counted, sentence
 
 MOST_SITES = 20
 """Sites up to which each has a mark in figures, and a row on the first screen."""
@@ -174,28 +174,19 @@ def _gaps_chart(look: Look) -> Chart | None:
 
 # ---------------------------------------------------------------- a terminal
 def screen(look: Look, width: int) -> str:
-    """The data in at most 25 lines: their size, the largest sites, three numbers on how they differ, and three notes.
+    """The data on a screen: their size, the largest sites, three numbers on how they differ, and three notes.
 
     Args:
         look: The look at the data.
         width: Characters in a line.
     """
-    lines = cut(f"{look.name}: {look.size}.", width, 2)
+    lines = textwrap.wrap(f"{look.name}: {look.size}.", width, max_lines=2, placeholder=" …")
     lines += render.text(replace(sites_table(look, MOST_PRINTED), caption=""), width).splitlines() if look.sites else []
     if look.disagreement:
         numbers = disagreement_table(replace(look, disagreement=look.disagreement[:3]))
         few = tuple(replace(row, cells=row.cells[:-1]) for row in numbers.entries)
         lines += render.text(replace(numbers, caption="", head=numbers.head[:-1], entries=few), width).splitlines()
-    lines += [line for note in look.notes[:MOST_NOTES] for line in cut(f"- {note}", width, 2)]
+    lines += [line for note in look.notes[:MOST_NOTES] for line in textwrap.wrap(f"- {note}", width)]
     more = len(look.notes) - MOST_NOTES
-    lines += [f"{more} more notes: on the page, or --json"] if more > 0 else []
+    lines += [f"{counted(more, 'more note')}: on the page, or --json"] if more > 0 else []
     return "\n".join(filter(None, lines))
-
-
-def cut(text: str, width: int, lines: int) -> list[str]:
-    """The text in `lines` lines; of a longer one the beginning and the end, as notes end with what to do."""
-    room = width * lines - 12 * lines
-    if len(text) > room:
-        first, last = text[: room * 4 // 10].rpartition(" ")[0], text[-room * 6 // 10 :].partition(" ")[2]
-        text = f"{first} … {last}"
-    return textwrap.wrap(text, width, max_lines=lines, placeholder=" …", break_on_hyphens=False)

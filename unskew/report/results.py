@@ -244,7 +244,6 @@ def gains(record: Record) -> Table | None:
     if not worths:
         return None
     rows, unsure = [], any(w.whole.why for w in worths)
-    rivals = sum(w.bound is None and w.whole.low is not None for w in worths)
     for w in worths:
         cells = (
             worth.bracket(w.whole, m) + of_seeds(w.seeds, w.lost), worth.bracket(w.whole.per_row, m),
@@ -254,7 +253,7 @@ def gains(record: Record) -> Table | None:
         )  # fmt: skip
         rows.append(TableRow(w.method, cells, "" if w.bound is None else BOUNDS[w.bound]))
     head = ["method", f"mean gain | {m.points}", f"per test row | {m.points}",
-            f"reading | Holm, {rivals} methods", "interval over", "better off | clients",
+            "reading | corrected (Holm)", "interval over", "better off | clients",
             "worse off | clients", *["why not"] * unsure]  # fmt: skip
     known = sum(c.gain.low is not None for c in max(worths, key=lambda w: w.seeds).clients)
     by_chance = f"Of {known} clients about {0.05 * known:.2g} would gain or lose by chance alone. " * (known > 1)

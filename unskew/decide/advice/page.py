@@ -80,9 +80,9 @@ def screen(advice: Advice, width: int) -> str:
     """The answer for a terminal: one sentence, a table of sites, and a line for each other answer."""
     names, order = advice.sites.names, ranked(advice.by_site)
     few = order if len(order) <= MOST_PRINTED else [*order[: MOST_PRINTED // 2], *order[-MOST_PRINTED // 2 :]]
-    rows = [(names[c], *advice.site_row(c)[1:]) for c in few]
+    rows, shown = [(names[c], *advice.site_row(c)[1:]) for c in few], f"{len(few)} of {len(order)} sites"
     lines = textwrap.wrap(advice.headline, width)
-    lines += [render.text(table("", ["site", *SITE_COLUMNS[1:]], rows, words=[-1]), width)] if rows else []
+    lines += [render.text(table(shown, ["site", *SITE_COLUMNS[1:]], rows, words=[-1]), width)] if rows else []
     notes = [*advice.warnings, *(answer for question, answer in advice.sentences() if question in PRINTED)]
     return "\n".join([*lines, *(textwrap.shorten(f"- {note}", width, placeholder=" …") for note in notes)])
 
