@@ -13,7 +13,8 @@ Differences of labels and columns are tested, with p corrected for their number 
     classes   X2 = sum (O - E)^2 / E, O rows of a class at a site, E the expected number (K. Pearson, 1900)
     numbers   SSB = sum n_k (mean_k - mean)^2 within F of one-way analysis of variance (R. A. Fisher, 1925)
 
-Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.
+Both are sum S_k^2 / n_k of sums S_k over a site's rows of standardised values.  p is the larger of that of the tests
+and of one by permutations of the rows, as the former is far too small for a rare class or a long tail at small sites.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,14 +106,14 @@ def differs(
         level = np.bincount(coded) / n
         sums = (np.bincount(owner * c + coded, minlength=k * c).reshape(k, c) - np.outer(rows, level)) / np.sqrt(level)
         seen, residual = float((sums**2 / rows[:, None]).sum()), np.sqrt(1 - level)
-        p = special.chdtrc((k - 1) * (c - 1), seen)
+        p, tail = special.chdtrc((k - 1) * (c - 1), seen), float((1 / level).sum())
     else:
         coded, c, residual = (values - values.mean()) / values.std(), 1, np.ones(1)
         sums = np.asarray(np.bincount(owner, coded)[:, None], np.float64)
         seen = float((sums**2 / rows[:, None]).sum())
         within = max(n - seen, 0.0)
         f = np.inf if within <= 1e-12 * n else seen / within * (n - k) / (k - 1)
-        p = special.fdtrc(k - 1, n - k, f) if n > k else 1.0
+        p, tail = special.fdtrc(k - 1, n - k, f) if n > k else 1.0, float((coded**4).mean()) + 3
 
     named = np.flatnonzero(numbers >= 0)
     residuals = (sums / np.sqrt(rows * (1 - rows / n))[:, None] / residual)[named]
@@ -121,9 +122,31 @@ def differs(
     levels = np.bincount(owner, coded == at if classes else values) / rows
     what, form = (f"{classes[kinds[at]]} ", ".0%") if classes else ("", ".3g")
     apart = what + ", ".join(f"{levels[i]:{form}} at {sites[numbers[i]]}" for i in (most, least))
-    free = max(c - 1, 1) / (width := max(min(k, c) - 1, 1))
     apart = "alike everywhere" if most == least else apart
-    return SiteDifference(seen / n / width, free * (k - 1) / (n - 1), float(p), apart)
+    share, chance, other = _beyond_chance(seen, rows, c, tail)
+    return SiteDifference(share, chance, max(float(p), other), apart)
+
+
+def _beyond_chance(seen: float, rows: Ints, c: int, tail: float) -> tuple[float, float, float]:
+    """The share of variance between sites, its mean over all permutations of the rows, and the chance of one so large.
+
+    That is a beta variable's with the mean and variance over permutations (J. B. S. Haldane, Biometrika 31, 1940), and
+    at least that of a single division of the rows.  `tail` is the sum over classes of 1 / share, or of a number its
+    kurtosis and 3.
+    """
+    n, k, free, width = int(rows.sum()), len(rows), max(c - 1, 1), max(min(len(rows), c) - 1, 1)
+    share, chance = min(seen / n / width, 1.0), free * (k - 1) / (n - 1) / width
+
+    def spread(d: int, unevenness: float) -> tuple[float, float]:
+        return d * (n - d - 1) / (n - 1), (unevenness - (d + 1) ** 2) / max(n - 2, 1)
+
+    (v, w), (of_v, of_w) = spread(k - 1, float((n / rows).sum())), spread(free, tail)
+    variance = (2 * n / max(n - 3, 1) * (v - w) * (of_v - of_w) + n**2 / (n - 1) * w * of_w) / (n * width) ** 2
+    if variance <= 1e-9 * chance**2:  # all divisions are alike
+        return share, chance, 1.0
+    size = chance * (1 - chance) / variance - 1
+    one = float(np.exp(special.gammaln(rows + 1).sum() - special.gammaln(n + 1)))
+    return share, chance, max(one, float(special.betaincc(chance * size, (1 - chance) * size, share)))
 
 
 Name = TypeVar("Name")
