@@ -52,17 +52,17 @@ def test_a_headline_stands_on_the_largest_size_and_of_these_on_the_most_seeds(tm
     )
     verdicts = '[verdicts]\nMine = "In short."\n'
     (tmp_path / "headlines.toml").write_text(verdicts + HEADLINES.replace("mine/one", "mine/*") + sizes, "utf-8")
-    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1 over 9 seeds")), tmp_path)
-    keep(result("mine/one", Claim("c (1)", None, "-2 in 1 seed"), scale="paper"), tmp_path)
+    keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1", seeds=9)), tmp_path)
+    keep(result("mine/one", Claim("c (1)", None, "-2", seeds=1), scale="paper"), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
     stands = "[all of it](mine/one/paper/README.md); the paper's size |"
     assert f"| Mine | one is above (Table I) | undecided | {stands}" in text
     assert "| Mine | two is above | undecided | mine/two, not kept yet |" in text
-    keep(result("mine/more", Claim("c (1)", False, "-2 over 3 seeds"), scale="paper"), tmp_path)
+    keep(result("mine/more", Claim("c (1)", False, "-2", seeds=3), scale="paper"), tmp_path)
     own = (tmp_path / "mine" / "README.md").read_text("utf-8")
     assert "In short." in own
     stands = "[all of it](more/paper/README.md); the paper's size |"
-    assert f"| one is above (Table I) | -2 over 3 seeds | does not hold | {stands}" in own
+    assert f"| one is above (Table I) | -2 | does not hold | {stands}" in own
     assert "| headlines | does not hold | undecided |\n|---|---:|---:|\n| the paper's size | 1 | 0 |" in own
 
 

@@ -29,7 +29,7 @@ from unskew.decide.sites import Sites, sites_of
 from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained, under_seeds
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
-from unskew.papers.claims import LEVEL, Claim, interval
+from unskew.papers.claims import LEVEL, Claim, decide
 from unskew.papers.result import Result
 from unskew.papers.study import Draft, ReproductionRequest
 from unskew.protocol import SgdConfig
@@ -214,13 +214,12 @@ def situations(request: ReproductionRequest) -> Result:
     n, joins, alones = len(outcomes), sum(o.wrong_join for o in outcomes), sum(o.wrong_alone for o in outcomes)
     undecided = sum(o.verdict == "undecided" for o in outcomes)
     over = [o.raced - o.fedavg for o in outcomes]
-    ends = interval(over)
-    over_fedavg = "not known" if ends is None else "{:+.2f} [{:+.2f}, {:+.2f}] points".format(*ends)
     text, evidence = f"at most {100 * WRONG:g} % of answers are wrong", f"{joins} wrong join, {alones} wrong alone"
     draft.claims.append(Claim(text, joins + alones <= WRONG * n, f"of {n}: {evidence}, {undecided} undecided"))
-    evidence = f"over FedAvg {over_fedavg}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
-    no_worse = ends is not None and ends[1] >= -100 * LEVEL
-    draft.claims.append(Claim("the race's choice is no worse than always FedAvg", no_worse, evidence))
+    claim = decide("the race's choice is no worse than always FedAvg", [d / 100 for d in over], least=-LEVEL)
+    gain = claim.evidence.partition(" over ")[0]
+    evidence = f"over FedAvg {gain}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
+    draft.claims.append(replace(claim, evidence=evidence))
     return draft.result()
 
 

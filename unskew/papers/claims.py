@@ -8,10 +8,11 @@ decides all verdicts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import partial
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from annotated_types import Gt
 
@@ -36,12 +37,18 @@ class Claim:
 
     Attributes:
         level: It does not hold because the two numbers it compares are level.
+        seeds: Number of seeds behind it; 0 if it is not about seeds.
+        interval: That of the difference, as the evidence shows it.
+        published: The paper's difference, likewise.
     """
 
     text: str
     holds: bool | None
     evidence: str
     level: bool = False
+    seeds: int = 0
+    interval: Sequence[float] | None = None
+    published: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -50,10 +57,20 @@ class Claim:
             return f"does not hold: {LEVEL_WORDS}"
         return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
 
+    @property
+    def less(self) -> bool:
+        """True if the paper's difference lies above the interval."""
+        return self.interval is not None and self.published is not None and self.interval[1] < self.published
+
     def to_json(self) -> dict[str, Any]:
-        """The claim as `reproduce --json` prints it; `level` only if true."""
-        card = {"text": self.text, "holds": "undecided" if self.holds is None else self.holds}
-        return {**card, "evidence": self.evidence, **({"level": True} if self.level else {})}
+        """The claim as `reproduce --json` prints it, without what it does not have."""
+        card = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return {**card, "holds": "undecided" if self.holds is None else self.holds}
+
+    @classmethod
+    def of_json(cls, card: Mapping[str, Any]) -> Self:
+        """The claim that was printed."""
+        return cls(**{**card, "holds": None if card["holds"] == "undecided" else card["holds"]})
 
 
 def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
@@ -79,110 +96,77 @@ def decide(
     form: str = "+.2f",
     published: float | None = None,
     sequential: bool = False,
+    within: float | None = None,
+    least: float = 0.0,
+    counts: bool = False,
+    confidence: float = CONFIDENCE,
 ) -> Claim:
-    """The claim that the paired differences are above zero.
+    """The claim that the paired differences are above zero, or another number, or within a margin of zero.
 
     Args:
         text: The claim.
-        differences: One for each seed.  If all are zero, the claim does not hold.
+        differences: One for each seed.  All zero they are not above it; all equal they say nothing else.
         unit, factor, form: The evidence shows the differences times `factor`, formatted by `form`.  Points may be
             level.
         published: The paper's difference; the evidence says if the interval excludes it.
         sequential: Use a confidence sequence, as seeds were added until the claim was decided.
+        within: The margin: the interval must lie within it.
+        least: The number that they are to be above.
+        counts: Differences that are all equal decide, as those of counts may be; within a margin they do anyway.
+        confidence: Level of the interval.
     """
-    bounds, n = interval(differences, sequential=sequential), len(differences)
-    printed = "" if published is None else f"{PUBLISHED}{factor * published:{form}}"
-    if not n:
-        return Claim(text, None, f"no interval{printed}")
-    if bounds is None:
-        equal = n > 1 and not any(differences)
-        average = f"{factor * fmean(differences):{form}} {unit}"
-        difference = f"{average} in {'each of ' if equal or _constant(differences) else ''}{n} seed{'s' * (n > 1)}"
-        return Claim(text, False if equal else None, f"{difference}, no interval{printed}", equal and unit == POINTS)
-    mean, low, high = (factor * v for v in bounds)
-    level = unit == POINTS and -LEVEL < bounds[1] <= 0 <= bounds[2] < LEVEL
-    holds = True if low > 0 else False if high < 0 or level else None
-    between = f"[{low:{form}}, {high:{form}}]"
-    evidence = (
-        f"{mean:{form}} {unit}, 95 % {'confidence sequence' if sequential else 'interval'} {between} over {n} seeds"
-    )
+    bounds, n = interval(differences, confidence, sequential), len(differences)
+    constant = n > 1 and max(differences) - min(differences) < 1e-12  # but for rounding
+    low, high = -math.inf, math.inf
+    if bounds is not None:
+        _, low, high = bounds
+    elif constant and (counts or within is not None or differences[0] == least):
+        low = high = differences[0]
+    if within is not None:
+        level = False
+        holds = True if -within <= low and high <= within else False if low > within or high < -within else None
+    else:
+        level = unit == POINTS and not least and -LEVEL < low <= 0 <= high < LEVEL
+        holds = True if low > least else False if high <= least or level else None
+    evidence, shown = f"{factor * fmean(differences):{form}} {unit}" if n else "no interval", None
+    if bounds is not None:
+        shown = factor * low, factor * high
+        name = "confidence sequence" if sequential else "interval"
+        evidence += f", 95 % {name} [{shown[0]:{form}}, {shown[1]:{form}}] over {n} seeds"
+    elif n:
+        evidence += f" in {'each of ' if constant else ''}{n} seed{'s' * (n > 1)}, no interval"
+    if within is not None:
+        evidence += f", {factor * within:g} allowed"
     if published is not None:
-        printed += ", within" if bounds[1] <= published <= bounds[2] else ", excluded"
-    return Claim(text, holds, evidence + printed, level)
+        evidence += f"; published {factor * published:{form}}"
+        evidence += "" if bounds is None else ", within" if low <= published <= high else ", excluded"
+    return Claim(text, holds, evidence, level, n, shown, None if published is None else factor * published)
 
 
-PUBLISHED = "; published "
-"""Text that precedes a published difference in the evidence."""
+def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None = None) -> Claim:
+    """The claim that several paired differences are all above zero, or all within a margin of it.
 
-
-def counted(text: str, differences: Sequence[float], unit: str, factor: float = 1.0, form: str = "+.1f") -> Claim:
-    """`decide` for counts and bounds: differences that are all equal decide by their sign."""
-    claim = decide(text, differences, unit, factor, form)
-    if len(differences) > 1 and interval(differences) is None:
-        return replace(claim, holds=differences[0] > 0)
-    return claim
-
-
-def same(
-    text: str,
-    differences: Sequence[float],
-    margin: float = SAME,
-    unit: str = POINTS,
-    factor: float = 100.0,
-    sequential: bool = False,
-) -> Claim:
-    """The claim that paired differences are within a margin of zero: the interval must lie there."""
-    bounds = interval(differences, sequential=sequential)
-    low, high = (differences[0],) * 2 if _constant(differences) else (-math.inf, math.inf) if not bounds else bounds[1:]
-    holds = True if -margin <= low and high <= margin else False if low > margin or high < -margin else None
-    evidence = decide(text, differences, unit, factor, sequential=sequential).evidence
-    return Claim(text, holds, f"{evidence}, {factor * margin:g} allowed")
-
-
-def _constant(differences: Sequence[float]) -> bool:
-    """True of several that differ by rounding alone."""
-    return len(differences) > 1 and max(differences) - min(differences) < 1e-12
-
-
-def near(text: str, values: Sequence[float], published: float, margin: float) -> Claim:
-    """The claim that every value is within `margin` of the published one, as a share of it."""
-    off = [100 * (v / published - 1.0) for v in values]
-    evidence = f"{fmean(values):.2f}; {min(off):+.1f} to {max(off):+.1f} % over {len(off)} seeds"
-    return Claim(text, max(map(abs, off)) <= 100 * margin, evidence)
-
-
-def within(text: str, steps: Mapping[str, Sequence[float]], margin: float) -> Claim:
-    """The claim that several paired differences are all within a margin of zero; the largest that decides is evidence.
-
-    It holds if every interval lies within, does not hold if one lies outside, and is undecided otherwise.
+    It holds if every 95 % interval is.  It does not hold if one lies on the other side, widened for their number
+    (Bonferroni).  Differences that do not vary decide by themselves.  The evidence is the worst that decides.
     """
-    claims = [same(name, differences, margin) for name, differences in steps.items()]
-    holds = _all([c.holds for c in claims])
-    largest = max((c for c in claims if c.holds is holds), key=lambda c: abs(fmean(steps[c.text])))
-    return Claim(text, holds, f"of {len(steps)} differences the largest: {largest.text} {largest.evidence}")
+    single = partial(decide, within=within, counts=True)
+    widened = partial(single, confidence=1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1))
+    each, wide = ({name: of(name, apart) for name, apart in steps.items()} for of in (single, widened))
+    wrong = [name for name, claim in wide.items() if claim.holds is False]
+    open_ = [name for name, claim in each.items() if not claim.holds]
+    if not steps:
+        return Claim(text, None, "nothing to compare")
 
+    def room(name: str) -> float:
+        mean = fmean(steps[name]) if len(steps[name]) > 1 else math.inf
+        return mean if within is None else within - abs(mean)
 
-def ordered(text: str, steps: Mapping[str, Sequence[float]]) -> Claim:
-    """The claim that several paired differences are all above zero; the evidence is the smallest of them.
-
-    It holds if every 95 % interval is above zero.  It does not hold if one lies below, widened for their number
-    (Bonferroni).  Differences that do not vary decide by their sign.
-    """
-    level, verdicts, measured = 1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1), list[bool | None](), []
-    for name, differences in steps.items():
-        claim, wide = counted(name, differences, POINTS, 100.0, "+.2f"), interval(differences, level)
-        verdicts.append(claim.holds if claim.holds or wide is None or wide[2] < 0 else None)
-        evidence = f"{name} {claim.evidence}"
-        if wide is not None and len(steps) > 1:
-            evidence += f", [{100 * wide[1]:+.2f}, {100 * wide[2]:+.2f}] for {len(steps)} comparisons"
-        measured.append((fmean(differences) if len(differences) > 1 else math.inf, evidence))
-    below = f", {verdicts.count(False)} of them below zero," if False in verdicts else ""
-    least = f"of {len(steps)} differences{below} the smallest: {min(measured)[1]}" if measured else "nothing to compare"
-    return Claim(text, _all(verdicts), least)
-
-
-def _all(verdicts: Sequence[bool | None]) -> bool | None:
-    return False if False in verdicts else True if verdicts and all(verdicts) else None
+    worst = min(wrong or open_ or steps, key=room)
+    which = f"{f', {len(wrong)} refuted,' if wrong else ''} the {'smallest' if within is None else 'largest'}"
+    evidence = f"of {len(steps)} differences{which}: {worst} {each[worst].evidence}"
+    if (bounds := wide[worst].interval) and len(steps) > 1:
+        evidence += f", [{bounds[0]:+.2f}, {bounds[1]:+.2f}] for {len(steps)} comparisons"
+    return Claim(text, False if wrong else None if open_ else True, evidence, seeds=each[worst].seeds)
 
 
 # ---------------------------------------------------------------- claims as data
@@ -232,7 +216,6 @@ class Comparison:
         sequential: bool = False,
     ) -> Claim:
         """The claim decided by the methods' values, one for each seed."""
-        apart = paired(these, those)
-        if self.within is not None:
-            return same(text, apart, self.within / self.factor, self.unit, self.factor, sequential)
-        return decide(text, apart, self.unit, self.factor, self.form, published, sequential)
+        within = None if self.within is None else self.within / self.factor
+        gain = published if within is None else None
+        return decide(text, paired(these, those), self.unit, self.factor, self.form, gain, sequential, within=within)

@@ -21,7 +21,7 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, near
+from unskew.papers.claims import Claim, decide
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
@@ -71,6 +71,11 @@ def iterations_of(*asked: Any) -> list[float]:
     return [float(np.mean([info.iterations or 0 for info, _ in record])) for _, record in auctions(*asked)]
 
 
+def off(text: str, values: Sequence[float], printed: float, margin: float) -> Claim:
+    """The claim that values are within a share of the published one."""
+    return decide(text, [v / printed - 1.0 for v in values], "%", form="+.1f", within=margin)
+
+
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: ReproductionRequest) -> Result:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text.
@@ -86,7 +91,7 @@ def iterations(request: ReproductionRequest) -> Result:
         values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
         draft.add(label, setting, metric, values, printed)
         text = f"{label}, {setting}: iterations per round within {100 * NEAR:.0f} % of {printed:.2f}"
-        draft.claims.append(near(text, values, printed, NEAR))
+        draft.claims.append(off(text, values, printed, NEAR))
         request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
         rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
         values = iterations_of(draft, rule, labels, rounds // 5, channel)
@@ -149,7 +154,7 @@ def subframes(request: ReproductionRequest) -> Result:
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
         if name == "FedAvg":
             text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
-            draft.claims.append(near(text, subframes, per_round, 0.05))
+            draft.claims.append(off(text, subframes, per_round, 0.05))
         else:
             draft.add(name, where, "diffusion_rounds_per_round", hops, paper.get(name, {}).get("diffusion rounds"))
         request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")

@@ -28,7 +28,7 @@ from unskew.history import History
 from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.claims import LEVEL, Claim, counted, decide, ordered, paired, within
+from unskew.papers.claims import LEVEL, Claim, decide, every, paired
 from unskew.papers.result import Result, plot
 from unskew.papers.study import (
     Draft,
@@ -244,7 +244,7 @@ def flat_claims(source: str, levels: Sequence[Level], margin: float = FLAT, serv
     base, *others = levels
     over, _, value = base.at.rpartition(" ")
     for who in (m for m in base.errors if m.startswith("feddistr") and (server or not m.endswith(SERVER))):
-        yield within(
+        yield every(
             f"{source}: the error of {who} is flat in {over}, within {100 * margin:g} points of that at {value}",
             {level.at: paired(level.errors[who], base.errors[who]) for level in others},
             margin,
@@ -260,16 +260,14 @@ def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
         first = {(m, at): (at.by_round[m][1], at.errors[who], WIDE) for at in levels for m in many}
         text = f"{source}: after one round {who} is ahead of {', '.join(many)} by {100 * WIDE:g} points everywhere"
         steps = {f"{m} at {at.at}, beyond {100 * WIDE:g}": paired(*of) for (m, at), of in first.items()}
-        yield ordered(text, steps)
+        yield every(text, steps)
         text = f"{source}: {who} stays ahead of {', '.join(many)} at {base.at}"
-        yield ordered(text, {f"{m} above it by": paired(base.errors[m], base.errors[who]) for m in many})
+        yield every(text, {f"{m} above it by": paired(base.errors[m], base.errors[who]) for m in many})
         if once:
             text = f"{source} (not the paper's): {who} errs less than {', '.join(once)}, all of one round, everywhere"
             names = [who.replace("feddistr", m) if m == "fedpft" else m for m in once]
             pairs = ((m, at) for at in levels for m in names)
-            yield ordered(
-                text, {f"{m} at {of.at} above it by": paired(of.errors[m], of.errors[who]) for m, of in pairs}
-            )
+            yield every(text, {f"{m} at {of.at} above it by": paired(of.errors[m], of.errors[who]) for m, of in pairs})
 
 
 def cheaper_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
@@ -281,7 +279,7 @@ def cheaper_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
             by_seed = zip(first, level.sent["fedavg"], strict=True)
             spent = [by[-1] if t is None else by[t - 1] for t, by in by_seed]
             text = f"{source}, {level.at}: FedAvg transmits more until it is as good as FedDistr's {whose}"
-            yield counted(text, [1e-6 * d for d in paired(spent, sent)], f"MB{_short(first, rounds)}", 1.0, "+.3f")
+            yield decide(text, paired(spent, sent), f"MB{_short(first, rounds)}", 1e-6, "+.3f", counts=True)
     for less, more in itertools.pairwise(levels):
         pair = (less.at, less.reached["clients"]), (more.at, more.reached["clients"])
         yield slower(source, *pair, max(levels[0].by_round["fedavg"]))
@@ -316,7 +314,7 @@ def slower(
     apart = [
         float((rounds + 1 if a is None else a) - b) for a, b in zip(less[1], more[1], strict=True) if b is not None
     ]
-    return counted(text, apart, "rounds" + _short(less[1], rounds))
+    return decide(text, apart, "rounds" + _short(less[1], rounds), 1.0, "+.1f", counts=True)
 
 
 # ---------------------------------------------------------------- noise on embeddings (Fig. 5)

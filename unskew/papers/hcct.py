@@ -32,7 +32,7 @@ from unskew.files import write_atomically
 from unskew.history import History
 from unskew.info import JudgedGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim, counted, ordered, paired, same
+from unskew.papers.claims import SAME, Claim, decide, every, paired
 from unskew.papers.result import Result, Row
 from unskew.papers.study import (
     Draft,
@@ -293,7 +293,7 @@ def table2(request: ReproductionRequest) -> Result:
         for a, b in published_order(client, {m: of["groups"] for m, of in methods.items()}):
             of = apart if apart.keys() >= {a, b} else errors
             steps[f"{b} above {a}"] = [float(y[client] - x[client]) for x, y in zip(of[a], of[b], strict=True)]
-        draft.claims.append(ordered(f"client {client + 1}: the patterns are in the published order", steps))
+        draft.claims.append(every(f"client {client + 1}: the patterns are in the published order", steps))
     draft.curves = curves_of(*runs, name=OWN, errors=True)
     return draft.result()
 
@@ -335,7 +335,7 @@ def table4(request: ReproductionRequest) -> Result:
             others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
             mine, *theirs = (draft.values(method, name, "error") for method in (m, *others))
             steps = {f"{other} above it by": paired(e, mine) for other, e in zip(others, theirs, strict=True)}
-            draft.claims.append(ordered(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
+            draft.claims.append(every(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
     draft.judge()
     return draft.result()
 
@@ -387,7 +387,7 @@ def placed(where: str, errors: Mapping[str, Sequence[float]], utility: Mapping[s
     most = max(utility, key=lambda m: float(np.mean(utility[m])))
     least = min(errors, key=lambda m: float(np.mean(errors[m])))
     text = f"{where}: the error where the utility is largest is the smallest, within a point"
-    claim = same(text, paired(errors[most], errors[least]))
+    claim = decide(text, paired(errors[most], errors[least]), within=SAME)
     peaks = f"utility is largest at {most}, error smallest at {least}, in the paper (20) both at {BEST_GROUPS:g}"
     return replace(claim, evidence=f"{peaks}; {claim.evidence}")
 
@@ -406,7 +406,7 @@ def known_groups(request: ReproductionRequest) -> Result:
             indices = rand[method]
             draft.add(method, name, "adjusted Rand", indices)
             text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
-            draft.claims.append(counted(text, [v - FOUND for v in indices], "of the index", 1.0, "+.2f"))
+            draft.claims.append(decide(text, indices, "adjusted Rand", 1.0, ".2f", least=FOUND, counts=True))
     draft.judge()
     return draft.result()
 
@@ -433,7 +433,7 @@ def arrivals(request: ReproductionRequest) -> Result:
         draft.above(text, *(draft.values("hcct", at, "error") for at in (before, when)))
         now, then = (draft.values("hcct", at, "error.founders") for at in (when, before))
         text = f"{when}: who was there from the start errs no more and no less for it"
-        draft.claims.append(same(text, paired(now, then)))
+        draft.claims.append(decide(text, paired(now, then), within=SAME))
     draft.judge()
     draft.curves = {w: percent(new, [draft.values(w, when, "error.arrivals") for when in after]) for w in ways}
     return draft.result()

@@ -23,7 +23,7 @@ from unskew.data.inputs import tokens, vocabulary
 from unskew.data.named import arrays_of
 from unskew.history import History
 from unskew.keys import Key
-from unskew.papers.claims import Claim, counted, paired, same
+from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result
 from unskew.papers.study import Draft, ReproductionRequest, groups_found, merged, published, rows_of, write_npz
 from unskew.record.logs import ADAPTED, SERVED, gap_name
@@ -120,7 +120,7 @@ def heart(request: ReproductionRequest) -> Result:
     add_sites(draft, "alone, FLamby's five starts", "FLamby's protocol", from_theirs, theirs["alone"])
     for k, name in enumerate(hospitals):
         text = f"{name} alone, from FLamby's own initial weights, is what FLamby's is"
-        draft.claims.append(same(text, paired(from_theirs[k], theirs["alone"][k]), 0.02))
+        draft.claims.append(decide(text, paired(from_theirs[k], theirs["alone"][k]), within=0.02))
     return draft.result()
 
 
@@ -266,5 +266,5 @@ def suite(request: ReproductionRequest) -> Result:
             above(f"adapting helps unseen clients of {m}", (m, adapted), (m, served))
     for method, indices in rand.items():
         text = f"{method} finds the two known groups (adjusted Rand above .5)"
-        draft.claims.append(counted(text, [v - 0.5 for v in indices], "of the index", 1.0, "+.2f"))
+        draft.claims.append(decide(text, indices, "adjusted Rand", 1.0, ".2f", least=0.5, counts=True))
     return draft.result()

@@ -16,15 +16,15 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unskew import schema
 from unskew.errors import ConfigError, RunError
 from unskew.files import write_atomically
-from unskew.papers.claims import LEVEL_WORDS, PUBLISHED
+from unskew.papers.claims import Claim
 from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
@@ -35,23 +35,17 @@ WORDS = (HOLDS, LESS, FAILS, OPEN)
 FULL, REDUCED, OURS = SIZES = ("the paper's size", "reduced", "our own question")
 
 
-class KeptClaim(NamedTuple):
-    """A claim of a result.
+@dataclass(frozen=True)
+class KeptClaim(Claim):
+    """A claim of a result; `reason` says why it does not hold, and is empty if that is unknown."""
 
-    Attributes:
-        verdict: One of `VERDICTS`.
-        level: It does not hold because the two are level.
-        ours: The evidence.
-        published: The paper's difference, and whether our interval excludes it; empty if the paper has none.
-        reason: Why it does not hold; empty if unknown.
-    """
+    reason: str = ""
 
-    text: str
-    verdict: str
-    level: bool
-    ours: str
-    published: str
-    reason: str
+    @property
+    def kind(self) -> str:
+        """One of `VERDICTS`."""
+        published = self.holds is False and self.text.startswith("as published")
+        return OTHER if published else self.verdict.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -126,10 +120,8 @@ class Answer:
         if (claim := self.claim) is None:
             return OPEN
         if not self.headline.amount:
-            return f"{claim.verdict}: {LEVEL_WORDS}" if claim.level else claim.verdict
-        if claim.published.endswith("excluded") and float(claim.ours.split()[0]) < float(claim.published.split(",")[0]):
-            return LESS
-        return OPEN if claim.verdict == FAILS else claim.verdict
+            return claim.verdict
+        return LESS if claim.less else HOLDS if claim.holds else OPEN
 
     @property
     def size(self) -> str:
@@ -194,11 +186,10 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
     """A kept claim, with the reason that the file of reasons gives, if any."""
-    ours, _, published = str(row["evidence"]).partition(PUBLISHED)
-    verdict = {True: HOLDS, False: FAILS, "undecided": OPEN}[row["holds"]]
-    if verdict == FAILS and row["text"].startswith("as published"):
-        verdict, reason = OTHER, reason or ours.partition(": ")[2]  # the evidence of these says why
-    return KeptClaim(row["text"], verdict, bool(row.get("level")), ours, published, reason)
+    claim = KeptClaim.of_json(row)
+    if claim.kind == OTHER:
+        reason = reason or claim.evidence.partition(": ")[2]  # the evidence of these says why
+    return replace(claim, reason=reason)
 
 
 def _listed(root: Path) -> _Headlines:
@@ -208,10 +199,6 @@ def _listed(root: Path) -> _Headlines:
     except ConfigError as error:
         raise RunError(str(error)) from None
     return read
-
-
-def _seeds(claim: KeptClaim) -> int:
-    return max((int(n) for n in re.findall(r"(\d+) seeds?\b", claim.ours)), default=0)
 
 
 def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
@@ -227,7 +214,7 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
         if there and not fits:
             text = f"{h.reproduction} has no claim that fits {h.claim!r}; correct or remove it"
             raise RunError(f"{root / HEADLINES}: {text}")
-        largest = max(fits, key=lambda fit: (fit[0].run_on.full, fit[0].scale != "small", _seeds(fit[1])), default=())
+        largest = max(fits, key=lambda fit: (fit[0].run_on.full, fit[0].scale != "small", fit[1].seeds), default=())
         answers.append(Answer(h, *largest))
     return answers
 
@@ -263,7 +250,7 @@ def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) ->
         if not own:
             continue
         yield f"## {title}\n"
-        failed = [claim for r in own for claim in r.claims if claim.verdict in (FAILS, OTHER)]
+        failed = [claim for r in own for claim in r.claims if claim.kind in (FAILS, OTHER)]
         proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
         yield (
             f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
@@ -282,8 +269,7 @@ def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[
     reasons, rows = [], []
     for a in answers:
         says, claim = _cell(a.headline.says), a.claim
-        published = f"; published {claim.published}" if claim and claim.published else ""
-        rows.append((says, _cell(f"{claim.ours}{published}" if claim else "not kept yet"), a.verdict, a.run_on(root)))
+        rows.append((says, _cell(claim.evidence if claim else "not kept yet"), a.verdict, a.run_on(root)))
         if reason := a.headline.reason or (claim.reason if claim else ""):
             reasons.append(f"* **{says}** {_cell(reason)}")
     if answers:
@@ -322,7 +308,7 @@ COUNTED = ("claims", *VERDICTS, "cost")
 def _counts(results: Iterable[Kept]) -> tuple[object, ...]:
     """The cells that count claims by verdict, and their cost."""
     own = tuple(results)
-    each = Counter(claim.verdict for r in own for claim in r.claims)
+    each = Counter(claim.kind for r in own for claim in r.claims)
     return each.total(), *(each[v] for v in VERDICTS), duration(sum(r.seconds for r in own))
 
 
