@@ -15,7 +15,7 @@ from unskew.cli.app import app
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign
-from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, Outcome, known
+from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
 from unskew.papers.claims import Comparison
 from unskew.run.cell import Cell, Observer
 from unskew.tasks.measure import ACCURACY
@@ -112,7 +112,7 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     other = Comparison("", "a", "b", unit="loss", factor=1.0)
 
     def ended(compared: Comparison, differences: list[float]) -> str:
-        return campaign._ended(compared, [(d / compared.factor, 0.0) for d in differences], rule)
+        return campaign.so_far(compared, [(d / compared.factor, 0.0) for d in differences], rule).ended
 
     level = points.claim("", [0.0005, -0.0005] * 4, [0.0] * 8, sequential=True)
     assert (level.holds, level.level, ended(points, [0.05, -0.05] * 4)) == (False, True, "decided")
@@ -126,15 +126,23 @@ def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval() -
     """2, 3, 4 points: 3 ± 2.48, and no confidence sequence of three; nothing is said before the last of them."""
     points, gains = Comparison("", "a", "b"), [(0.02, 0.0), (0.03, 0.0), (0.04, 0.0)]
     for most, count, ended in ((3, 3, "decided"), (3, 2, ""), (4, 3, "")):
-        assert campaign._ended(points, gains[:count], UntilDecided(until=0.5, least=3, most=most)) == ended
+        rule = UntilDecided(until=0.5, least=3, most=most)
+        assert campaign.so_far(points, gains[:count], rule).ended == ended
 
 
 def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> None:
     """Bytes were shown in points, a hundred times as many."""
     sent = Comparison("", "a", "b", metric="bytes.up", unit="MB", factor=1e-6)
-    arm = Outcome(1.0, measures=(ACCURACY,))
-    assert arm.about(sent) == sent
-    assert arm.about(Comparison("", "a", "b", unit="MB")) == Comparison("", "a", "b", metric="global.accuracy")
+    assert sent.about([ACCURACY]) == sent
+    assert Comparison("", "a", "b", unit="MB").about([ACCURACY]) == Comparison("", "a", "b", metric="global.accuracy")
+
+
+def test_bytes_are_those_of_all_rounds(done: tuple[Campaign, Path, int]) -> None:
+    """Four clients send 64 x 16 + 16 + 16 x 10 + 10 numbers in each of two rounds; the last alone counted."""
+    two, folder, _ = done
+    arm = campaign.ran(two.claims[0].arms[0], two.claims[0].rule, known(folder))[0]
+    sent = arm.values["bytes.up"] or 0.0
+    assert 2 * 4 * 4 * 1210 < sent < 2.2 * 4 * 4 * 1210
 
 
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
@@ -147,7 +155,7 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
     assert there["done"] == len(two.claims)
     campaign.run(two, tmp_path, Observer(), say=silent)
     assert not list(tmp_path.rglob("run.json"))
-    for damage in ('"card"', '{"seconds": 1, "curves": {"a": [1]}}', '{"seconds": 1, "measures": [3]}'):
+    for damage in ('"card"', '{"seconds": 1, "values": 3}', '{"seconds": 1, "measures": [3]}'):
         with contextlib.closing(sqlite3.connect(tmp_path / QUEUE)) as file:
             file.execute("UPDATE cells SET outcome = ?", (damage,))
             file.commit()

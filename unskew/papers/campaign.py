@@ -52,13 +52,13 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.files import write_atomically
 from unskew.papers import study
-from unskew.papers.claims import POINTS, Claim, Comparison, interval, paired
+from unskew.papers.claims import Claim, Comparison
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.record.logs import rows
 from unskew.run.again import complete
 from unskew.run.cell import Observer
 from unskew.run.folder import read_json
-from unskew.run.metrics import last_value, mean_of_last
+from unskew.run.metrics import LAST_FIFTH
 from unskew.tasks.measure import Measure, described
 
 SHIPPED = {"papers": study.FOLDER / "campaign.toml", "strength": study.FOLDER / "campaign-strength.toml"}
@@ -68,14 +68,14 @@ LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
 
 QUEUE, STATUS = "campaign.sqlite", "status.json"
-ENDS = {"last_round": ("", last_value), "last_fifth": (".mean_last_fifth", mean_of_last)}
-"""What decides, by the rule's name: the ending of the metric, and how it is taken from a curve."""
+ENDINGS = {"last_round": "", "last_fifth": f".{LAST_FIFTH}"}
+"""What decides, by the rule's name: the ending of the metric in the table of results."""
 
 
 # ---------------------------------------------------------------- the file
-@dataclass(frozen=True)
-class Asked:
-    """A claim of the file, and its settings besides its `Comparison`.
+@dataclass(frozen=True, kw_only=True)
+class Asked(Comparison):
+    """A claim of the file.
 
     Attributes:
         experiment: Name of the experiment.
@@ -124,7 +124,6 @@ class Arm:
 class Planned:
     """A claim with its two arms (the one above first) and its rule."""
 
-    compared: Comparison
     asked: Asked
     arms: tuple[Arm, Arm]
     rule: UntilDecided
@@ -164,20 +163,19 @@ def load(path: Path, data_dir: Path | None = None) -> Campaign:
         tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
         claims = []
         for i, claim in enumerate(file.claims):
-            place, own = f"claims.{i}", {f.name for f in dataclasses.fields(Asked)} & claim.keys()
-            compared = schema.build(Comparison, {k: claim[k] for k in claim if k not in own}, place, owner="a claim")
-            asked = schema.build(Asked, {k: claim[k] for k in own}, place, owner="a claim")
+            place = f"claims.{i}"
+            asked: Asked = schema.build(Asked, claim, place, owner="a claim")
             table = _named(tables, asked.experiment, f"{place}.experiment")
-            if compared.above == compared.below:
-                raise ConfigError(f"{place} compares {compared.above} with itself")
+            if asked.above == asked.below:
+                raise ConfigError(f"{place} compares {asked.above} with itself")
             rule = schema.build(UntilDecided, {**file.rule, **asked.rule}, f"{place}.rule", owner="a rule")
             raw = file.experiments[asked.experiment]
             whole = "paper" in raw and raw.get("scale", "paper") == "paper"
             above, below = (
-                _arm(asked.experiment, table, getattr(compared, side), f"{place}.{side}", whole)
+                _arm(asked.experiment, table, getattr(asked, side), f"{place}.{side}", whole)
                 for side in ("above", "below")
             )
-            claims.append(Planned(compared, asked, (above, below), rule))
+            claims.append(Planned(asked, (above, below), rule))
     return Campaign(path.stem, file.title, tuple(claims))
 
 
@@ -230,24 +228,15 @@ class Outcome:
 
     Attributes:
         seconds: Duration.
-        curves: Metric -> {round: value}, without those of single clients.
+        values: Its table of results by metric; None if a metric is not defined in the last round.
         measures: The task's metrics, the headline first.
         diverged: Seed, round and cause of its divergence, in words; empty if it did not diverge.
     """
 
     seconds: float
-    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    values: Mapping[str, float | None] = field(default_factory=dict)
     measures: tuple[Measure, ...] = ()
     diverged: str = ""
-
-    def about(self, claim: Comparison) -> Comparison:
-        """The claim with its metric filled in, by default the global model's headline, and the unit of a measure."""
-        metric = claim.metric or self.measures[0].shared
-        shown = next((m for m in self.measures if m.name in metric.split(".")), None)
-        if shown is None:  # such as bytes.up
-            return claim
-        unit = POINTS if shown.percent else shown.label
-        return dataclasses.replace(claim, metric=metric, unit=unit, factor=shown.scale)
 
 
 @dataclass(eq=False)
@@ -264,18 +253,15 @@ class CampaignWork(RunWork):
         return super().train(asked)
 
     def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
-        """Run an arm, and read its curves."""
+        """Run an arm, and read its table of results."""
         try:
             complete(experiment, folder, self.callback)
         except DivergedError as error:
             spent = sum(row["value"] for row in rows(folder, "metrics") if row["name"] == "seconds")
             return {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
-        curves: dict[str, dict[int, float]] = {}
-        for row in rows(folder, "metrics"):
-            if "client" not in row:
-                curves.setdefault(row["name"], {})[row["round"]] = row["value"]
-        seconds, measures = read_json(folder / "summary.json")["seconds"], read_json(folder / "run.json")["measures"]
-        return {"seconds": seconds, "curves": curves, "measures": measures}
+        summary, known = read_json(folder / "summary.json"), {row["name"] for row in rows(folder, "metrics")}
+        values = dict.fromkeys(known) | {row["metric"]: row["seeds"][0] for row in summary["rows"]}
+        return {"seconds": summary["seconds"], "values": values, "measures": read_json(folder / "run.json")["measures"]}
 
 
 def known(folder: Path) -> Queue:
@@ -289,9 +275,8 @@ def ran(arm: Arm, rule: UntilDecided, kept: Queue) -> dict[int, Outcome]:
     for seed in rule.seeds:
         if (card := kept.known.get(f"{arm.address}/{seed}")) is not None:
             try:
-                curves = {name: {int(t): v for t, v in of.items()} for name, of in card.get("curves", {}).items()}
                 measures = tuple(map(described, card.get("measures", ())))
-                outcomes[seed] = Outcome(card["seconds"], curves, measures, card.get("diverged", ""))
+                outcomes[seed] = Outcome(**{**card, "values": dict(card.get("values", {})), "measures": measures})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise kept.damaged(repr(error)) from None
     return outcomes
@@ -318,10 +303,9 @@ def standing(planned: Planned, kept: Queue) -> Standing:
     Raises:
         ConfigError: If an arm does not have the claim's metric.
     """
-    rule, compared, (_, pick) = planned.rule, planned.compared, ENDS[planned.rule.metric]
+    asked, rule, ended = planned.asked, planned.rule, ""
     outcomes = {arm.label: ran(arm, rule, kept) for arm in planned.arms}
     values: list[tuple[float, ...]] = []
-    ended = ""
     for seed in rule.seeds:
         both = {label: of[seed] for label, of in outcomes.items() if seed in of}
         if lost := [f"{label}, {outcome.diverged}" for label, outcome in both.items() if outcome.diverged]:
@@ -329,37 +313,35 @@ def standing(planned: Planned, kept: Queue) -> Standing:
             break
         if len(both) < 2:
             break
-        compared = both[compared.above].about(planned.compared)
+        asked = planned.asked.about(both[asked.above].measures)
+        metric = asked.metric + ENDINGS[rule.metric]
         for label, outcome in both.items():
-            if compared.metric not in outcome.curves:
-                there = ", ".join(outcome.curves)
-                raise ConfigError(f"{compared.text!r}: {label} has no {compared.metric}, but {there}")
-        ends = [value for outcome in both.values() if (value := pick(outcome.curves[compared.metric])) is not None]
+            if metric not in outcome.values:
+                raise ConfigError(f"{asked.text!r}: {label} has no {metric}, but {', '.join(outcome.values)}")
+        ends = [value for outcome in both.values() if (value := outcome.values[metric]) is not None]
         values += [tuple(ends)] if len(ends) == 2 else []
-        if len(values) >= rule.least and (ended := _ended(compared, values, rule)):
+        if ended := so_far(asked, values, rule).ended:
             break
     else:
         ended = f"{rule.most} seeds, the most"
+    claim = so_far(asked, values, rule).claim
+    more = f"; {ended}" if ended not in ("", DECIDED) else ""
+    text = asked.said(asked.above, asked.below, asked.experiment)
+    return Standing(dataclasses.replace(claim, text=text, evidence=claim.evidence + more), ended)
+
+
+def so_far(compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided) -> Standing:
+    """A claim by its values, a pair for each seed, and why it needs no more of them."""
     above, below = zip(*values, strict=True) if values else ((), ())
-    text = compared.said(compared.above, compared.below, planned.asked.experiment)
-    decided = compared.claim(text, above, below, sequential=_may_add(rule, len(values)))
-    more = f"; {ended}" if ended != DECIDED else ""
-    return Standing(dataclasses.replace(decided, evidence=decided.evidence + more * bool(ended)), ended)
-
-
-def _may_add(rule: UntilDecided, seeds: int) -> bool:
-    """True if seeds are added by what they say, so that the interval has to pay for the looks; else it is Student's."""
-    return rule.least < rule.most or seeds < rule.most
-
-
-def _ended(compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided) -> str:
-    """Why a claim needs no more seeds than it has values of; empty if it does."""
-    (above, below), sequential = zip(*values, strict=True), _may_add(rule, len(values))
-    if compared.claim("", above, below, sequential=sequential).holds is not None:
-        return DECIDED
-    bounds = interval(paired(above, below), sequential=sequential)
-    narrow = bounds is not None and compared.factor * (bounds[2] - bounds[1]) < rule.until
-    return f"the interval is narrower than {rule.until:g}" if narrow and compared.within is None else ""
+    # Seeds that are added by what they say have to pay for the looks; of a fixed number the interval is Student's.
+    sequential = rule.least < rule.most or len(values) < rule.most
+    claim, ended = compared.claim("", above, below, sequential=sequential), ""
+    narrow = claim.interval is not None and claim.interval[1] - claim.interval[0] < rule.until
+    if len(values) >= rule.least and claim.holds is not None:
+        ended = DECIDED
+    elif len(values) >= rule.least and narrow and compared.within is None:
+        ended = f"the interval is narrower than {rule.until:g}"
+    return Standing(claim, ended)
 
 
 # ---------------------------------------------------------------- running
@@ -464,7 +446,7 @@ def _rows(planned: Planned, kept: Queue) -> Iterator[Row]:
     """The ends of both arms that did not diverge."""
     for arm in planned.arms:
         there = [outcome for outcome in ran(arm, planned.rule, kept).values() if not outcome.diverged]
-        for ending, pick in ENDS.values() if there else ():
-            metric = there[0].about(planned.compared).metric
-            values = [value for outcome in there if (value := pick(outcome.curves[metric])) is not None]
-            yield over_seeds(arm.label, arm.setting, metric + ending, values)
+        metric = planned.asked.about(there[0].measures).metric if there else ""
+        for name in (metric + ending for ending in ENDINGS.values() if there and metric + ending in there[0].values):
+            values = [value for outcome in there if (value := outcome.values[name]) is not None]
+            yield over_seeds(arm.label, arm.setting, name, values)

@@ -8,7 +8,7 @@ decides all verdicts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import fmean
@@ -18,6 +18,7 @@ from annotated_types import Gt
 
 from unskew.report import stats
 from unskew.report.stats import CONFIDENCE
+from unskew.tasks.measure import Measure
 
 SAME = 0.01
 """Two errors are called equal if the interval of their difference lies within one point of zero."""
@@ -201,6 +202,14 @@ class Comparison:
         names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
         wanted = above != below and all(fnmatchcase(name, pattern) for name, pattern in names)
         return wanted and (not self.published or (gain is not None and gain > 0))
+
+    def about(self, measures: Sequence[Measure]) -> Self:
+        """The claim with its metric filled in, by default the first measure's, and the unit of a measure."""
+        metric = self.metric or measures[0].shared
+        shown = next((m for m in measures if m.name in metric.split(".")), None)
+        if shown is None:  # such as bytes.up
+            return self
+        return replace(self, metric=metric, unit=POINTS if shown.percent else shown.label, factor=shown.scale)
 
     def said(self, above: str, below: str, where: str) -> str:
         """Its text for two methods in a run."""
