@@ -40,8 +40,9 @@ def test_a_table_is_looked_at_and_run_with_the_same_options(unskew: Unskew, here
 
 
 def test_several_targets_are_a_list_and_a_value_may_follow_an_equals_sign() -> None:
-    given = ["my.csv", "--target", "days", "--target=died", "--model", "mlp", "--quiet"]
-    settings = ["--set", 'task.data_options.target=["days", "died"]', "--set", "task.model=mlp"]
+    given = ["my.csv", "--target", "days", "--target=died", "--model", "mlp", "--bounds", "true", "--quiet"]
+    settings = [f"task.data_options.target={json.dumps(['days', 'died'])}", "task.model=mlp", "bounds=true"]
+    settings = [word for setting in settings for word in ("--set", setting)]
     assert as_settings(given, ["--quiet"]) == [*settings, "my.csv", "--quiet"]
 
 

@@ -790,10 +790,8 @@ TABLES: dict[str, type] = {
 """The tables of an experiment whose settings are looked for where somebody writes one in the wrong place."""
 ABOVE = "is a setting of the experiment: write it above the first [table] of the file"  # TOML takes it for the table's
 PATHS = {f.name: f"{table}.{f.name}" for table, kind in TABLES.items() for f in dataclasses.fields(kind)}
-ELSEWHERE = {
-    **{name: f"did you mean {path}?" for name, path in PATHS.items()},
-    **{name: f"{name} {ABOVE}" for name in (*schema.parameters(Experiment), "bounds")},
-}
+PATHS |= {name: name for name in (*schema.parameters(Experiment), "bounds")}
+ELSEWHERE = {name: f"did you mean {path}?" if "." in path else f"{name} {ABOVE}" for name, path in PATHS.items()}
 
 
 def setting_named(word: str) -> str | None:
@@ -802,8 +800,7 @@ def setting_named(word: str) -> str | None:
     >>> setting_named("epochs"), setting_named("rounds"), setting_named("verbose")
     ('local.local_epochs', 'rounds', None)
     """
-    paths = PATHS | {name: name for name in schema.parameters(Experiment)}
-    return paths.get(word) or paths.get(schema.ALIASES.get(word, ""))
+    return PATHS.get(word) or PATHS.get(schema.ALIASES.get(word, ""))
 
 
 def _method(entry: Any, local: Mapping[str, Any], place: str) -> NamedMethod:
