@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from unskew.papers.claims import SAME, Claim, decide, every, interval
+from unskew.papers.claims import SAME, Claim, Comparison, decide, every, interval
+from unskew.tasks.measure import ACCURACY, Measure
+
+MSE = Measure("mse", "mean squared error", "lower", high=None, percent=False)
 
 
 @pytest.mark.parametrize("differences", [[], [0.5], [0.0], [0.1] * 7, [0.3 - 0.1, 0.4 - 0.2, 0.5 - 0.3]])
@@ -137,3 +140,15 @@ def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:
     assert every("", dict.fromkeys("abcdef", above)).holds is True
     assert every("", {"a": above, "b": [0.1]}).holds is None
     assert every("", {"a": above, "b": [-0.1, -0.1]}).holds is False
+
+
+def test_the_better_number_is_the_smaller_one_where_that_is_better() -> None:
+    """An error of .2 beside .5; what is compared has the name and the unit of the task's measure."""
+    better = Comparison("", "a", "b", metric="personal.{headline}.mean", better=True)
+    less, more = [0.20, 0.21, 0.19], [0.5, 0.5, 0.5]
+    of_errors, of_shares = better.about([MSE]), better.about([ACCURACY])
+    assert (of_errors.metric, of_errors.unit) == ("personal.mse.mean", "mean squared error")
+    assert (of_shares.metric, of_shares.unit) == ("personal.accuracy.mean", "points")
+    assert [of_errors.claim("", less, more).holds, of_shares.claim("", less, more).holds] == [True, False]
+    assert replace(better, better=False).about([MSE]).claim("", less, more).holds is False
+    assert replace(better, over=0.15).claim("", less, []).evidence.startswith("+20.00 points")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from unskew import papers
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
@@ -122,14 +123,14 @@ def reproduce(
     name: str, folder: Path, tasks: dict[str, Any], methods: dict[str, Any] | None = None, **changes: Any
 ) -> Result:
     """The reproduction with two seeds, on these grounds alone, whose settings replace their own, as methods do."""
-    asked = request(name.replace("_", "-"), folder, seeds=[0, 1], **{"on": list(tasks), **changes})
+    asked = request(name, folder, seeds=[0, 1], **{"on": list(tasks), **changes})
     table = study.settings(asked)
     table["grounds"] = {task: {**table["grounds"][task], **own} for task, own in tasks.items()}
     if methods is not None:
         table["experiment"] = {**table["experiment"], "methods": methods}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "settings", lambda _: table)
-        result: Result = getattr(hcct, name)(asked)
+        result: Result = papers.REPRODUCTIONS.resolve(asked.name)(asked)
     return result
 
 
@@ -199,7 +200,7 @@ def test_known_groups_are_compared_with_those_that_are_found(toy: Path, tmp_path
     tasks = {"turned": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 40}, groups=groups)}
     tasks["relabelled"] = {**tasks["turned"], "groups": {**groups, "how": "relabelled"}}
     methods = {"HCCT": {"name": "hcct", "alpha": 1e6}, "IFCA": {"name": "ifca", "clusters": 2}}
-    result = reproduce("known_groups", tmp_path, tasks, experiment={"methods": methods})
+    result = reproduce("known-groups", tmp_path, tasks, experiment={"methods": methods})
     rows = {(r.method, r.setting, r.metric): r for r in result.rows}
     # All in one group is what chance finds.
     assert rows["HCCT", "turned", "adjusted Rand"].seeds == (0.0, 0.0)

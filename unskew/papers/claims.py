@@ -179,17 +179,23 @@ class Comparison:
         text: The claim, where {above}, {below} and {where} stand for the two methods and the run, {setting} for the
             last part of its name.
         above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
-        metric: What is compared; by default the headline of the global model.
+        metric: What is compared, where {headline} is the task's measure; by default that of the global model.
+        against: The metric of the second, where it is another.
+        over: In place of a second method: a number that the first's is to be above.
+        better: The first's is to be the better number: the smaller one where that is better.
         within: In place of above: the difference must be within this of zero.
         where: The settings in which it is claimed; * matches any.
         published: It is claimed only where the paper has the first above the second.
-        unit, factor, form: How a difference is shown.
+        unit, factor, form: How a difference is shown, where the metric is no measure of models.
     """
 
     text: str
     above: str
-    below: str
-    metric: str = ""
+    below: str = "*"
+    metric: str = "global.{headline}"
+    against: str = ""
+    over: float | None = None
+    better: bool = False
     within: Annotated[float, Gt(0.0)] | None = None
     where: str = "*"
     published: bool = False
@@ -200,16 +206,19 @@ class Comparison:
     def fits(self, above: str, below: str, where: str, gain: float | None) -> bool:
         """True if it is about these two methods; `gain` is the published difference."""
         names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
-        wanted = above != below and all(fnmatchcase(name, pattern) for name, pattern in names)
+        two = above != below or self.against not in ("", self.metric) or self.over is not None
+        wanted = two and all(fnmatchcase(name, pattern) for name, pattern in names)
         return wanted and (not self.published or (gain is not None and gain > 0))
 
     def about(self, measures: Sequence[Measure]) -> Self:
-        """The claim with its metric filled in, by default the first measure's, and the unit of a measure."""
-        metric = self.metric or measures[0].shared
+        """The claim about a task with these measures, the headline first; `better` stays where less is better."""
+        metric, against = (name.format(headline=measures[0].name) for name in (self.metric, self.against))
         shown = next((m for m in measures if m.name in metric.split(".")), None)
         if shown is None:  # such as bytes.up
-            return self
-        return replace(self, metric=metric, unit=POINTS if shown.percent else shown.label, factor=shown.scale)
+            return replace(self, metric=metric, against=against, better=False)
+        form = "+.3f" if shown.bounded and not shown.percent else self.form
+        better, unit = self.better and not shown.higher, POINTS if shown.percent else shown.label
+        return replace(self, metric=metric, against=against, better=better, unit=unit, factor=shown.scale, form=form)
 
     def said(self, above: str, below: str, where: str) -> str:
         """Its text for two methods in a run."""
@@ -227,4 +236,8 @@ class Comparison:
         """The claim decided by the methods' values, one for each seed."""
         within = None if self.within is None else self.within / self.factor
         gain = published if within is None else None
+        if self.over is not None:
+            return decide(text, these, self.unit, self.factor, self.form, least=self.over, counts=True)
+        if self.better:
+            these, those = those, these
         return decide(text, paired(these, those), self.unit, self.factor, self.form, gain, sequential, within=within)

@@ -38,9 +38,9 @@ from unskew.papers.study import (
     Draft,
     ReproductionRequest,
     Settings,
+    add_groups,
     curves_of,
     final,
-    groups_found,
     percent,
     published,
     share,
@@ -239,8 +239,17 @@ def compared(draft: Draft) -> dict[str, list[History]]:
         methods = {label: task.settings["methods"][label] for label in labels}
         runs[task.name] = [task.run(seed, methods) for seed in draft["seeds"]]
         add_errors(draft, task.name, client_errors(runs[task.name]))
+        add_groups(draft, task.name, *runs[task.name])
         draft.curves = draft.curves or curves_of(*runs[task.name], name=OWN, errors=True)
     return runs
+
+
+def compare(request: ReproductionRequest) -> Result:
+    """Errors of every run, and the file's claims about them."""
+    draft = Draft.of(request)
+    compared(draft)
+    draft.judge()
+    return draft.result()
 
 
 def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
@@ -390,25 +399,6 @@ def placed(where: str, errors: Mapping[str, Sequence[float]], utility: Mapping[s
     claim = decide(text, paired(errors[most], errors[least]), within=SAME)
     peaks = f"utility is largest at {most}, error smallest at {least}, in the paper (20) both at {BEST_GROUPS:g}"
     return replace(claim, evidence=f"{peaks}; {claim.evidence}")
-
-
-# ---------------------------------------------------------------- groups that are known
-FOUND = 0.9
-"""Adjusted Rand index from which groups are the known ones: 1 is all of them, 0 what chance finds."""
-
-
-def known_groups(request: ReproductionRequest) -> Result:
-    """Clients in known groups: do HCCT and IFCA recover them, and does it help?"""
-    draft = Draft.of(request)
-    for name, runs in compared(draft).items():
-        rand = groups_found(*runs)
-        for method in sorted(draft["experiment"]["methods"].keys() & rand.keys()):
-            indices = rand[method]
-            draft.add(method, name, "adjusted Rand", indices)
-            text = f"{name}: {method} finds the known groups (adjusted Rand above {FOUND:g})"
-            draft.claims.append(decide(text, indices, "adjusted Rand", 1.0, ".2f", least=FOUND, counts=True))
-    draft.judge()
-    return draft.result()
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)

@@ -25,8 +25,7 @@ from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import Result
-from unskew.papers.study import Draft, ReproductionRequest, groups_found, merged, published, rows_of, write_npz
-from unskew.record.logs import ADAPTED, SERVED, gap_name
+from unskew.papers.study import Draft, ReproductionRequest, merged, published, rows_of, write_npz
 from unskew.report.stats import welch
 from unskew.run import setup as run_setup
 
@@ -235,36 +234,4 @@ def imdb_films(request: ReproductionRequest) -> Result:
         right = FilmReader(data.input_shape, 2, **options).eval()(data.x_test).argmax(1) == data.y_test
     draft.add("as pre-trained", draft.rows[0].setting, "global.accuracy", [float(right.double().mean())])
     draft.judge()
-    return draft.result()
-
-
-# ---------------------------------------------------------------- unseen clients and known groups
-def suite(request: ReproductionRequest) -> Result:
-    """Every method for clients that trained and for unseen ones, and its groups beside the known ones."""
-    draft = Draft.of(request)
-    history = draft.run("run", draft.ground())
-    h = history.headline
-    own, served, adapted = h.own, f"{SERVED}.{h.name}.mean", f"{ADAPTED}.{h.name}.mean"
-    gaps = (gap_name(models, h.name) for models in (SERVED, ADAPTED))
-    metrics = (h.shared, f"{h.shared}.mean_last_fifth", own, h.worst, served, adapted, "bytes.total", *gaps)
-    draft.rows += rows_of(history, metrics)
-    where, rand = draft.rows[0].setting, groups_found(history)
-    for m, indices in rand.items():
-        draft.add(m, where, "adjusted Rand", indices)
-    shown = "points" if h.percent else h.label, h.scale, "+.3f" if h.bounded and not h.percent else "+.2f"
-
-    def above(text: str, one: tuple[str, str], other: tuple[str, str]) -> None:
-        these, those = ([v if h.higher else -v for v in draft.values(m, where, metric)] for m, metric in (one, other))
-        draft.above(text, these, those, *shown)
-
-    for m in (m for m in history.methods if draft.values(m, where, served)):
-        if m not in ("alone", "pooled"):
-            text = f"{m} is worth it against training alone for clients that trained"
-            above(text, (m, own), ("alone", own))
-        if m != "alone":
-            above(f"{m} serves unseen clients worse than clients that trained", (m, own), (m, served))
-            above(f"adapting helps unseen clients of {m}", (m, adapted), (m, served))
-    for method, indices in rand.items():
-        text = f"{method} finds the two known groups (adjusted Rand above .5)"
-        draft.claims.append(decide(text, indices, "adjusted Rand", 1.0, ".2f", least=0.5, counts=True))
     return draft.result()

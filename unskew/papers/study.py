@@ -13,7 +13,8 @@ Each is laid over those before it, table by table.  A reproduction is a function
 
     on = ["cifar10, hard"] a run for each ground and setting; by default one of the experiment as it is
     compare = ["fedavg"]   the methods, by default all
-    metrics = [...]        the rows that are made of each run
+    metrics = [...]        the rows that are made of each run, where {headline} is its task's measure; `adjusted Rand`
+                           is how far groups that were found are the domains of the data
     axes = ["x", "y"]      of the figure, by default of accuracies by round
     where = "..."          what rows call the run, which may name its settings in braces; by default its name, and where
                            that is empty as its division is called
@@ -52,11 +53,14 @@ from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve, curve, curve_by_round
 from unskew.run.again import complete
 from unskew.run.cell import Observer
+from unskew.tasks.measure import ACCURACY, Measure
 
 FOLDER = Path(__file__).parent
 SCALES = ("small", "paper")
 OWN = ("draw", "compare")
 """Settings of grounds and settings that are a study's and no experiment's."""
+
+RAND = "adjusted Rand"
 
 Settings = dict[str, Any]
 
@@ -232,6 +236,7 @@ class Draft:
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
     ran: dict[str, None] = field(default_factory=dict)
+    measures: tuple[Measure, ...] = (ACCURACY,)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -344,12 +349,16 @@ class Draft:
 
     def judge(self) -> None:
         """Add the file's claims about the rows, setting by setting."""
-        comparisons = [
-            schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
+        comparisons: list[Comparison] = [
+            schema.build(Comparison, of, "claims", owner="a claim").about(self.measures)
+            for of in self.settings.get("claims", ())
         ]
         for where, c in itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons):
-            rows = [r for r in self.rows if (r.setting, r.metric) == (where, c.metric or "global.accuracy")]
-            for a, b in itertools.product(rows, repeat=2):
+            first, second = (
+                [r for r in self.rows if (r.setting, r.metric) == (where, metric)]
+                for metric in (c.metric, c.against or c.metric)
+            )
+            for a, b in itertools.product(first, second) if c.over is None else zip(first, first, strict=True):
                 gain = None if a.paper is None or b.paper is None else a.paper - b.paper
                 if c.fits(a.method, b.method, where, gain):
                     text = c.said(a.method, b.method, where)
@@ -396,7 +405,10 @@ def compared(draft: Draft) -> dict[str, History]:
         history = draft.run(name.replace(", ", "-") or "run", table, methods=methods, strict=False)
         called = draft.settings.get("where", "{name}").format(name=name, **table)
         where = called or history.summary["rows"][0]["setting"]
-        draft.rows += rows_of(history, draft["metrics"], where, draft.printed(name))
+        metrics = [metric.format(headline=history.headline.name) for metric in draft["metrics"]]
+        draft.rows += rows_of(history, metrics, where, draft.printed(name))
+        add_groups(draft, where, history)
+        draft.measures = (history.headline,)
         draft.curves = draft.curves or curves_of(history)
         runs[where] = history
     return runs
@@ -451,6 +463,12 @@ def groups_found(*runs: History) -> dict[str, list[float]]:
     return out
 
 
+def add_groups(draft: Draft, where: str, *runs: History) -> None:
+    """Add how far the groups that methods found are the domains, where that is among the metrics."""
+    for method, indices in groups_found(*runs).items() if RAND in draft.settings.get("metrics", ()) else ():
+        draft.add(method, where, RAND, indices)
+
+
 def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
     """A curve in percent from the seeds' fractions at each x."""
     return curve(x, [[100.0 * v for v in column] for column in columns], len(columns[0]))
@@ -462,6 +480,6 @@ def curves_of(*runs: History, name: str = "global.accuracy", errors: bool = Fals
     for method in dict.fromkeys(method for run in runs for method in run.methods):
         seeds = [run.frame.curve(method, seed, name) for run in runs for seed in run.record.seeds]
         shares = [{t: 100.0 * (1.0 - v if errors else v) for t, v in seed.items()} for seed in seeds if seed]
-        if (line := curve_by_round(shares)) is not None:
+        if (line := curve_by_round(shares)) is not None and len(line.x) > 2:  # two points are no curve
             curves[method] = line
     return curves
