@@ -26,6 +26,7 @@ from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+from unskew.run.models import load_model, predict
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.message import REPLIES, Envelope, decode, encode, read, write
 
@@ -148,6 +149,19 @@ def test_a_site_whose_policy_keeps_sums_goes_by_those_of_the_others(party: Party
     assert any("policy.toml has sums = false" in text for text in party.said)
     assert (released(party, "basel"), released(party, "bern")) == (["sums"], [])
     assert {r["client"] for r in rows(party.record("small"), "work")} == {0, 1}
+
+
+def test_a_coordinator_without_the_table_prepares_rows_as_the_sites_do(
+    party: Party, small: Small, tmp_path: Path
+) -> None:
+    frames = tables(tmp_path)
+    for name in SITES:
+        party.join(name, data=f"csv:{tmp_path / name}.csv")
+    party.federation.queue(of_tables(small, "nowhere.csv"), {"wait_s": 5.0})
+    assert party.run() == ["done"], party.said
+    of_site, of_all = load_model(party.folder / "bern" / "experiments" / "small"), load_model(party.record("small"))
+    theirs, ours = (predict(model, frames["basel"], probabilities=True) for model in (of_site, of_all))
+    assert theirs == ours
 
 
 def test_sums_of_no_rows_are_refused_by_the_server_and_the_run_goes_on_without_that_site(

@@ -315,6 +315,15 @@ def agree(rules: Preprocess, sites: Mapping[str, Mapping[str, ColumnSums]]) -> P
     return replace(rules, columns=columns)
 
 
+def declared(rules: Preprocess | None) -> Inputs:
+    """Inputs by rules that say all of every column; as given without, or where sites have numbers of their own."""
+    if rules is None or any(how.startswith("site") for name in rules.columns for how in rules.of(name)):
+        return Inputs()
+    nobody, of = np.empty(0, np.int64), rules.columns.items()
+    held = {name: np.empty(0, np.float64 if rule.words is None else object) for name, rule in of}
+    return RawRows(rules, held, nobody, (), 0).inputs(nobody, nobody)
+
+
 def impossible(by_name: Mapping[str, ColumnSums]) -> str:
     """Why sums cannot be of any rows; empty if they can."""
     rows = max((of.n for of in by_name.values() if of.words is None and not of.gaps), default=None)  # words have n = 0

@@ -158,7 +158,7 @@ def described(clients: Iterable[ClientInfo], task: TaskConfig) -> Dataset:
     name = f"{task.data.partition(':')[0]} at the sites"
     classes = outputs if counted is None else form.groups
     empty = Dataset(name, x, y, x[:0], y[:0], classes, None, (), sha256)
-    return replace(empty, outputs=outputs, targets=form, groups=counted)
+    return replace(empty, outputs=outputs, targets=form, groups=counted, inputs=preprocess.declared(task.preprocess))
 
 
 def _zeros(shape: tuple[str, ...]) -> Tensor:
