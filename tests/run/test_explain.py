@@ -10,6 +10,7 @@ import torch
 
 import unskew as us
 from unskew.data.inputs import Column
+from unskew.record.database import opened
 from unskew.run.explain import THRESHOLDS, contrasts, effects, site_curve, values_of
 from unskew.tasks.odds import cross_entropy
 from unskew.tasks.regression import poisson, squared
@@ -23,7 +24,7 @@ def rows(n: int = 300, d: int = 2, seed: int = 0) -> tuple[np.ndarray[Any, Any],
     return np.concatenate([rng.normal(size=(n, d)), np.ones((n, 1))], 1), rng
 
 
-def of(theta: Any, x: Any, y: Any, loss: Any, ratio: Any) -> Any:
+def of(theta: Any, x: Any, y: Any, loss: Any, ratio: Any, patients: Any = None) -> Any:
     d = len(theta)
     return effects(
         torch.tensor(theta, dtype=DOUBLE),
@@ -33,6 +34,7 @@ def of(theta: Any, x: Any, y: Any, loss: Any, ratio: Any) -> Any:
         torch.eye(d, dtype=DOUBLE),
         loss,
         ratio,
+        None if patients is None else torch.tensor(patients),
     )
 
 
@@ -67,6 +69,22 @@ def test_least_squares_errors_are_s_times_the_root_of_the_inverse() -> None:
     np.testing.assert_allclose(report.errors, np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x))), rtol=1e-9)
     more = of([*theta, 0.0], np.c_[x, 1 - x[:, 2]], y, squared, "")  # an input more, which says nothing new
     np.testing.assert_allclose(more.errors[:2], report.errors[:2], rtol=1e-9)
+
+
+def test_a_patient_with_several_rows_is_one_patient() -> None:
+    """Four copies of a row tell no more than one; as rows of their own they would halve the errors."""
+    x, rng = rows(60)
+    y = (rng.random(60) < 0.5).astype(float)
+    theta, four = [0.2, -0.1, 0.3], np.repeat(np.arange(60), 4)
+    single = of(theta, x, y, cross_entropy, "odds", np.arange(60))
+    copies = of(theta, x[four], y[four], cross_entropy, "odds", four)
+    np.testing.assert_allclose(copies.errors, single.errors)
+    p = 1 / (1 + np.exp(-x @ theta))
+    inverse, scores = np.linalg.inv(x.T @ ((p * (1 - p))[:, None] * x)), (p - y)[:, None] * x
+    by_hand = inverse @ (scores.T @ scores * 60 / 59) @ inverse
+    np.testing.assert_allclose(single.errors, np.sqrt(np.diag(by_hand)))
+    times = np.stack([np.arange(1.0, 61), y], 1)[four]
+    assert of(theta[:2], x[four][:, :2], times, cox, "hazard", four).errors == (None, None)
 
 
 def test_a_fit_without_any_error_has_no_effects() -> None:
@@ -155,8 +173,6 @@ def run(tmp_path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
         given.pop("methods"), data=clinic(), client="site", preprocess=True, by="sex", rounds=2, progress=False,
         out=tmp_path / "run", **given,
     )  # fmt: skip
-    from unskew.record.database import opened
-
     with opened(tmp_path / "run") as connection:
         found = {kind: json.loads(text) for kind, text in connection.execute("SELECT type, info FROM info")}
     return history, found
@@ -177,6 +193,21 @@ def test_a_linear_model_reports_effects_in_the_users_units(tmp_path: Path) -> No
     _, info = run(tmp_path / "survival", task="survival", target=["age", "sick"], model="one_logit")
     assert (info["Effects"]["names"], info["Effects"]["ratio"]) == (["sex: m vs f", "noise"], "hazard")
     assert "Importance" in run(tmp_path / "weighted", task=us.TaskConfig(kind="binary", class_weights="balanced"))[1]
+
+
+def test_a_run_knows_whose_rows_they_are(tmp_path: Path) -> None:
+    pd, errors = pytest.importorskip("pandas"), []
+    table = pd.concat([clinic(80).assign(who=range(80))] * 4)
+    for who, data in (("who", table), (None, table.drop(columns="who"))):
+        folder = tmp_path / str(who)
+        us.simulate(
+            "fedavg", data=data, target="noise", client="site", patient=who, task="regression", model="logistic",
+            preprocess=True, rounds=1, progress=False, out=folder,
+        )  # fmt: skip
+        with opened(folder) as connection:
+            (text,) = connection.execute("SELECT info FROM info WHERE type = 'Effects'").fetchone()
+        errors.append(np.array(json.loads(text)["errors"]))
+    assert (errors[0] > 1.5 * errors[1]).all()
 
 
 def test_another_model_reports_importance(tmp_path: Path) -> None:

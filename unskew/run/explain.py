@@ -7,10 +7,12 @@ Effects     of a linear model: eta = x . theta, the log odds, log rate, log haza
             I      information, the Hessian of l at theta;  C  a row of contrasts for each effect
             effect C theta, with standard error sqrt(diag(C I^+ C')), if the rows determine it                      (1)
             step   I^+ grad l, Newton's next step; training has converged where it is small beside the errors       (2)
+            If patients have several rows, I^+ sum_p s_p s_p' I^+ takes the place of I^+, with s_p the sum of grad l
+            over a patient's rows (K.-Y. Liang, S. L. Zeger, Biometrika 73, 1986); hazards have no error then       (3)
 Importance  of a column, for other models: the headline's loss when the column is shuffled among the test rows
             (L. Breiman, "Random Forests", Machine Learning 45, 2001; A. Fisher et al., JMLR 20, 2019).
 Sites       net benefit of acting from a probability t on (A. J. Vickers, E. B. Elkin, Med. Decision Making 26, 2006):
-            true positives / n - false positives / n * t / (1 - t)                                                 (3)
+            true positives / n - false positives / n * t / (1 - t)                                                 (4)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +107,9 @@ def effects_of(cell: Cell, model: Params) -> Effects | None:
         theta = by * theta
         theta[-1] += shift
     names, matrix = contrasts(dataset.inputs.columns)
-    report = effects(theta, x, dataset.y_train[rows], names, matrix, *known) if names else None
+    who = None if dataset.patients is None else np.unique(dataset.patients[rows].numpy(), return_inverse=True)[1]
+    patients = torch.from_numpy(who) if who is not None and len(who) > who.max() + 1 else None
+    report = effects(theta, x, dataset.y_train[rows], names, matrix, *known, patients) if names else None
     return replace(report, of=dataset.outputs[1]) if report and report.ratio == "odds" else report
 
 
@@ -152,7 +156,14 @@ def contrasts(columns: Sequence[Column]) -> tuple[list[str], Tensor]:
 
 
 def effects(
-    theta: Tensor, x: Tensor, y: Tensor, names: Sequence[str], matrix: Tensor, loss: Loss, ratio: Ratio
+    theta: Tensor,
+    x: Tensor,
+    y: Tensor,
+    names: Sequence[str],
+    matrix: Tensor,
+    loss: Loss,
+    ratio: Ratio,
+    patients: Tensor | None = None,
 ) -> Effects | None:
     """Effects with standard errors, by (1) and (2); None if a number is infinite, as in a fit without errors.
 
@@ -162,6 +173,7 @@ def effects(
         names, matrix: Effects and their contrasts, (effects, d).
         loss: Negative log-likelihood of each row from its linear predictor, (N, 1), or squared errors.
         ratio: As in `Effects`.
+        patients: Number of each row's patient from 0, (N,), where some have several rows (3).
     """
     slope: Callable[[Tensor], Tensor] = grad(lambda t: loss(x @ t[:, None], y).sum())
     units = torch.eye(len(theta), dtype=theta.dtype)
@@ -176,8 +188,13 @@ def effects(
         return None
     unknown = (matrix @ vectors[:, ~seen]).abs().sum(1) > 1e-6
     inverse = vectors[:, seen] / values[seen] @ vectors[:, seen].T
-    errors = (variance * (matrix @ inverse * matrix).sum(1)).clamp(min=0).sqrt()
-    unknown |= errors == 0
+    covariance = variance * inverse
+    if patients is not None:
+        n, residuals = int(patients.max()) + 1, grad(lambda eta: loss(eta, y).sum())(x @ theta[:, None])
+        scores = x.new_zeros(n, len(theta)).index_add(0, patients, residuals * x) @ inverse
+        covariance = n / max(n - 1, 1) * scores.T @ scores
+    errors = (matrix @ covariance * matrix).sum(1).clamp(min=0).sqrt()
+    unknown |= (errors == 0) | (patients is not None and ratio == "hazard")
     step = (matrix @ inverse @ slope(theta)).abs() / errors
     return Effects(
         names=tuple(names),
@@ -267,7 +284,7 @@ def _site_curves(cell: Cell, seen: Evaluation) -> tuple[SiteCurve, ...]:
 
 
 def site_curve(client: ClientId, p: Array, y: Array) -> SiteCurve:
-    """Calibration in fifths and net benefit (3) of probabilities `p` of the second class, (N,), with `y` 0 or 1.
+    """Calibration in fifths and net benefit (4) of probabilities `p` of the second class, (N,), with `y` 0 or 1.
 
     >>> site_curve(0, np.array([0.9, 0.8, 0.1, 0.2]), np.array([1.0, 0.0, 0.0, 0.0])).benefit[9]  # t = 1/2
     0.0
