@@ -109,11 +109,8 @@ def test_several_differences_are_within_a_margin_if_all_are() -> None:
 
 def test_a_number_may_be_held_against_another_than_zero() -> None:
     """.92, .93, .94: .93 ± .0248, above .9 and not above .91; no worse than .5 points is .005 below zero."""
-    assert [decide("", [0.92, 0.93, 0.94], "", 1.0, least=least).holds for least in (0.9, 0.91, 0.96)] == [
-        True,
-        None,
-        False,
-    ]
+    verdicts = [decide("", [0.92, 0.93, 0.94], "", 1.0, least=least).holds for least in (0.9, 0.91, 0.96)]
+    assert verdicts == [True, None, False]
     assert decide("", [-0.003, -0.002, -0.001], least=-0.005).holds is True
 
 

@@ -288,7 +288,7 @@ def _federate(dataset: Dataset, split: Split, key: Key, test_fraction: float, va
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must be in [0, 1), got {value}")
     if isinstance(split, FromManifest):
-        fed = from_manifest(path_of(split.path), dataset)
+        fed = from_manifest(path_of(split.path.replace("{seed}", str(key.seed))), dataset)
         sizes = fed.clients.train.sizes + fed.clients.val.sizes + fed.clients.test.sizes
         if split.num_clients not in (None, len(sizes)) or sizes.min() < split.min_samples:
             raise DataError(f"{split.path} has {len(sizes)} clients with {sizes.min()} examples or more")

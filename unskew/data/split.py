@@ -289,7 +289,7 @@ class Natural:
 
 @dataclass(frozen=True)
 class FromManifest:
-    """The split in a manifest file (`unskew.data.federated.to_manifest`)."""
+    """The split in a manifest file (`unskew.data.federated.to_manifest`); {seed} in its path is the run's seed."""
 
     path: str
     num_clients: int | None = None

@@ -14,8 +14,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,13 @@ from unskew.files import write_atomically
 from unskew.history import History
 from unskew.info import JudgedGroups
 from unskew.keys import Key
+from unskew.papers import study
 from unskew.papers.claims import SAME, Claim, decide, every, paired
 from unskew.papers.result import Result, Row
 from unskew.papers.study import (
     Draft,
     ReproductionRequest,
     Settings,
-    add_groups,
     curves_of,
     final,
     percent,
@@ -170,47 +171,15 @@ def in_groups(
 
 
 # ---------------------------------------------------------------- runs
-@dataclass(frozen=True, eq=False)
-class ImageTask:
-    """A run of the reproduction, once for each seed.
+def divided(draft: Draft) -> dict[str, Settings]:
+    """The settings of each run of `on`, with its data in a file, and the division under each seed in another.
 
-    Attributes:
-        draft: The reproduction.
-        name: Its name in rows.
-        settings: Data, network and training, as in an experiment.
-        dataset: Its examples, in a file that every run reads.
-        divide: Division of the examples among clients.
+    Runs that are `apart` have draws of their own.
     """
-
-    draft: Draft
-    name: str
-    settings: Settings
-    dataset: Dataset
-    divide: Callable[..., Clients]
-
-    def run(self, seed: int, methods: Mapping[str, Any]) -> History:
-        """Run these methods on the seed's clients, in a folder of their own; an interrupted run is resumed.
-
-        Runs that are `apart` have draws of their own.  Where groups are `known` there is one more method, whose groups
-        are the clients of one domain.
-        """
-        where, root = f"{self.name.lower().replace(' ', '-')}-{seed}", Key(seed) / self.draft.request.name
-        clients = self.divide(self.dataset, root / self.name if self.draft.settings.get("apart") else root)
-        methods = {**methods, **(by_domain(self.dataset, clients) if self.draft.settings.get("known") else {})}
-        fed = FederatedData(self.dataset, ClientIndices.of(clients), {"name": self.draft.request.name}, seed)
-        manifest = self.draft.request.folder / "data" / f"{where}.json"
-        write_atomically(manifest, json.dumps(to_manifest(fed)))
-        split = {"name": "manifest", "path": str(manifest.resolve())}
-        own = {"seeds": [seed], "split": split, "methods": methods}
-        return self.draft.run(where, self.settings, own, methods=list(methods))
-
-
-def tasks(draft: Draft) -> list[ImageTask]:
-    """The runs of `on`."""
-    out = []
+    out = {}
     for name, table in draft.on(draft["on"]).items():
         ground, _, setting = name.partition(", ")
-        how, groups = dict(table.pop("divide")), table.pop("groups", None)
+        where, how, groups = setting or ground, dict(table.pop("divide")), table.pop("groups", None)
         data = sources.load(table["task"]["data"], draft.request.data_dir)
         arrays: dict[str, npt.NDArray[Any]] = {
             "x_train": as_tensor(data.x_train).numpy(),
@@ -226,21 +195,23 @@ def tasks(draft: Draft) -> list[ImageTask]:
             arrays = in_groups(arrays, key=Key(0) / draft.request.name / name, **groups)
         # A file of their own, so that the compressed original is read once.
         table["task"] |= write_npz(draft.request.folder / "data" / f"{ground}.npz", arrays)
-        divide = partial(DIVISIONS[how.pop("by")], **how)
-        out.append(ImageTask(draft, setting or ground, table, sources.load(table["task"]["data"]), divide))
+        dataset, divide = sources.load(table["task"]["data"]), DIVISIONS[how.pop("by")]
+        file = f"{(draft.request.folder / 'data').resolve()}/{where}-{{seed}}.json"
+        for seed in table.setdefault("seeds", draft["seeds"]):
+            root = Key(seed) / draft.request.name
+            clients = divide(dataset, root / where if draft.settings.get("apart") else root, **how)
+            fed = FederatedData(dataset, ClientIndices.of(clients), {"name": draft.request.name}, seed)
+            write_atomically(Path(file.replace("{seed}", str(seed))), json.dumps(to_manifest(fed)))
+        out[where] = {**table, "split": {"name": "manifest", "path": file}}
     return out
 
 
-def compared(draft: Draft) -> dict[str, list[History]]:
-    """The runs of every task, one for each seed; errors and curves are added to the draft."""
-    runs = {}
-    for task in tasks(draft):
-        labels = task.settings.pop("compare", task.settings["methods"])
-        methods = {label: task.settings["methods"][label] for label in labels}
-        runs[task.name] = [task.run(seed, methods) for seed in draft["seeds"]]
-        add_errors(draft, task.name, client_errors(runs[task.name]))
-        add_groups(draft, task.name, *runs[task.name])
-        draft.curves = draft.curves or curves_of(*runs[task.name], name=OWN, errors=True)
+def compared(draft: Draft) -> dict[str, History]:
+    """The runs of `on`; errors and curves are added to the draft."""
+    runs = study.compared(draft, divided(draft))
+    for where, history in runs.items():
+        add_errors(draft, where, client_errors(history))
+        draft.curves = draft.curves or curves_of(history, OWN, errors=True)
     return runs
 
 
@@ -252,10 +223,10 @@ def compare(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def client_errors(runs: Sequence[History]) -> dict[str, list[Floats]]:
-    """Error of each client in the last round, by method, one array for each run."""
+def client_errors(history: History) -> dict[str, list[Floats]]:
+    """Error of each client in the last round, by method, one array for each seed."""
     out: dict[str, list[Floats]] = {}
-    for history, method, seed in ((h, m, s) for h in runs for m in h.methods for s in h.record.seeds):
+    for method, seed in itertools.product(history.methods, history.record.seeds):
         if right := history.frame.clients(method, seed, "personal.accuracy"):
             out.setdefault(method, []).append(1.0 - np.array([*right.values()]))
     return out
@@ -284,11 +255,9 @@ def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[flo
 def table2(request: ReproductionRequest) -> Result:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
     draft = Draft.of(request)
-    (task,), more, methods = tasks(draft), draft["more"], draft["experiment"]["methods"]
-    runs = [task.run(seed, methods) for seed in draft["seeds"]]
-    again = {pattern: methods[pattern] for pattern in more["patterns"]}
-    apart = client_errors([task.run(seed, again) for seed in more["seeds"]])
-    errors = client_errors(runs)
+    methods = draft["experiment"]["methods"]
+    history, *other = study.compared(draft, divided(draft)).values()
+    errors, apart = client_errors(history), client_errors(other[0]) if other else {}
     for pattern, printed in TABLE2.items():
         for where, k in ((f"client {k + 1}", k) for k in range(3)):
             for label, of in ((pattern, errors), (f"{pattern}, other seeds", apart)):
@@ -303,7 +272,7 @@ def table2(request: ReproductionRequest) -> Result:
             of = apart if apart.keys() >= {a, b} else errors
             steps[f"{b} above {a}"] = [float(y[client] - x[client]) for x, y in zip(of[a], of[b], strict=True)]
         draft.claims.append(every(f"client {client + 1}: the patterns are in the published order", steps))
-    draft.curves = curves_of(*runs, name=OWN, errors=True)
+    draft.curves = curves_of(history, OWN, errors=True)
     return draft.result()
 
 
@@ -319,7 +288,7 @@ def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]
 
 
 # ---------------------------------------------------------------- nine methods on three tasks (Tables IV and V)
-BY_PILOT, BY_DOMAIN, RELEASED = "hcct, alpha by pilot", "groups by true domain", ", released code"
+BY_PILOT, RELEASED = "hcct, alpha by pilot", ", released code"
 LIKE = {BY_PILOT: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct", "hcct_e", "hcct_p")}}
 """Rows of ours, and the published row beside them."""
 
@@ -327,18 +296,18 @@ LIKE = {BY_PILOT: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct
 def table4(request: ReproductionRequest) -> Result:
     """All nine methods with the settings of Table III, and HCCT with alpha by its pilot."""
     draft = Draft.of(request)
-    for name, runs in compared(draft).items():
-        for method, errors in client_errors(runs).items():
+    for name, history in compared(draft).items():
+        for method, errors in client_errors(history).items():
             like = LIKE.get(method, method)
             if len(errors) > 1:
                 over, std = float(np.std(_means(errors), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
                 draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
-            best = [1.0 - v for history in runs for v in final(history, method, f"{OWN}.best")]
+            best = [1.0 - v for v in final(history, method, f"{OWN}.best")]
             draft.add(method, name, "error.best", best)
             for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
                 paper = share(TABLE5.get(like, {}).get(metric))
                 draft.add(method, name, f"error.{metric}", [float(of(e)) for e in errors], paper)
-        chosen = [info.alpha for h in runs for info in last(h.record, BY_PILOT, JudgedGroups).values()]
+        chosen = [info.alpha for info in last(history.record, BY_PILOT, JudgedGroups).values()]
         draft.add(BY_PILOT, name, "alpha", [alpha for alpha in chosen if alpha is not None])
         for m in ("hcct", BY_PILOT, f"hcct{RELEASED}") if name == "Digit" else ():
             others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
@@ -349,22 +318,12 @@ def table4(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def by_domain(dataset: Dataset, clients: Clients) -> dict[str, dict[str, Any]]:
-    """A method whose groups are the clients of one domain; empty for data without domains."""
-    if dataset.domains is None:
-        return {}
-    groups: dict[int, list[int]] = {}
-    for i, client in enumerate(clients):
-        groups.setdefault(int(dataset.domains[client.train[0]]), []).append(i)
-    return {BY_DOMAIN: {"name": "grouped", "groups": list(groups.values())}}
-
-
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
 def groups(request: ReproductionRequest) -> Result:
     """Error and utility of HCCT by the number of groups, for clients of five domains."""
     draft, curves, least = Draft.of(request), {}, dict[str, list[float]]()
-    for where, runs in compared(draft).items():
-        utility = _utilities(runs)
+    for where, history in compared(draft).items():
+        utility = _utilities(history)
         errors = {r.method: r.seeds for r in draft.rows if r.setting == where}
         for name in errors:
             draft.add(name, where, "utility", utility[name])
@@ -380,14 +339,14 @@ def groups(request: ReproductionRequest) -> Result:
     return draft.result()
 
 
-def _utilities(runs: Sequence[History]) -> dict[str, list[float]]:
-    """Mean utility over clients and partitioned rounds, by method, a number for every run."""
+def _utilities(history: History) -> dict[str, list[float]]:
+    """Mean utility over clients and partitioned rounds, by method, a number for every seed."""
     out: dict[str, list[float]] = {}
-    for record in (history.record for history in runs):
-        for method in record.reports(JudgedGroups):
-            by_round = ([u for u in i.utility if u is not None] for _, _, i in info_of(record, method, JudgedGroups))
-            if means := [float(np.mean(values)) for values in by_round if values]:
-                out.setdefault(method, []).append(float(np.mean(means)))
+    for method in history.record.reports(JudgedGroups):
+        by_seed: dict[int, list[float]] = {seed: [] for seed in history.record.seeds}
+        for seed, _, info in info_of(history.record, method, JudgedGroups):
+            by_seed[seed] += [fmean(values)] if (values := [u for u in info.utility if u is not None]) else []
+        out[method] = [fmean(means) for means in by_seed.values() if means]
     return out
 
 
@@ -406,13 +365,13 @@ def arrivals(request: ReproductionRequest) -> Result:
     """Some clients at first, and N_new more every few rounds: placed by benefit, kept single, or all in one group."""
     draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
-    (task,) = tasks(draft)
+    ((where, table),) = divided(draft).items()
     arms = [(way, n) for way in ways for n in ((0, *new) if way == "hcct" else new)]
     plan = {"start": start, "every": every}
     methods = {f"{w}, {n}": {"name": "hcct", "alpha": ways[w], "arrivals": {**plan, "number": n}} for w, n in arms}
-    errors = client_errors([task.run(seed, methods) for seed in draft["seeds"]])
+    errors = client_errors(draft.run(where, {**table, "methods": methods}))
     for way, n in arms:
-        present, of = start + n * ((task.settings["rounds"] - 1) // every), errors[f"{way}, {n}"]
+        present, of = start + n * ((table["rounds"] - 1) // every), errors[f"{way}, {n}"]
         parts = {"error": slice(present)} if way == "hcct" else {}
         parts |= {"error.founders": slice(start)} | ({"error.arrivals": slice(start, present)} if n else {})
         for metric, clients in parts.items():

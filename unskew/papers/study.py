@@ -397,17 +397,18 @@ def judged(request: ReproductionRequest) -> Draft:
     return draft
 
 
-def compared(draft: Draft) -> dict[str, History]:
-    """The runs of `on`, by their names in rows; rows and curves are added to the draft."""
+def compared(draft: Draft, tables: Mapping[str, Settings] | None = None) -> dict[str, History]:
+    """The runs of `on`, or of these settings, by their names in rows; rows and curves are added to the draft."""
     runs = {}
-    for name, table in draft.on(draft.settings.get("on", [""])).items():
+    for name, table in (draft.on(draft.settings.get("on", [""])) if tables is None else tables).items():
         methods = table.pop("compare", draft.settings.get("compare"))
         history = draft.run(name.replace(", ", "-") or "run", table, methods=methods, strict=False)
         called = draft.settings.get("where", "{name}").format(name=name, **table)
         where = called or history.summary["rows"][0]["setting"]
         metrics = [metric.format(headline=history.headline.name) for metric in draft["metrics"]]
         draft.rows += rows_of(history, metrics, where, draft.printed(name))
-        add_groups(draft, where, history)
+        for method, indices in (groups_found(history) if RAND in metrics else {}).items():
+            draft.add(method, where, RAND, indices)
         draft.measures = (history.headline,)
         draft.curves = draft.curves or curves_of(history)
         runs[where] = history
@@ -452,21 +453,15 @@ def final(history: History, method: str, metric: str) -> tuple[float, ...]:
     return next((tuple(r["seeds"]) for r in rows if (r["method"], r["metric"]) == (method, metric)), ())
 
 
-def groups_found(*runs: History) -> dict[str, list[float]]:
+def groups_found(history: History) -> dict[str, list[float]]:
     """Adjusted Rand index of each method's last groups and the domains, by seed; empty without domains."""
     out: dict[str, list[float]] = {}
-    for record, method in ((run.record, method) for run in runs for method in run.record.reports(ClientGroups)):
-        last = tables.last(record, method, ClientGroups)
-        truth = {seed: record.partitions[seed].domains for seed in sorted(last)}
+    for method in history.record.reports(ClientGroups):
+        last = tables.last(history.record, method, ClientGroups)
+        truth = {seed: history.record.partitions[seed].domains for seed in sorted(last)}
         if last and all(len(set(of)) > 1 for of in truth.values()):
-            out.setdefault(method, []).extend(adjusted_rand(members(last[seed]), of) for seed, of in truth.items())
+            out[method] = [adjusted_rand(members(last[seed]), of) for seed, of in truth.items()]
     return out
-
-
-def add_groups(draft: Draft, where: str, *runs: History) -> None:
-    """Add how far the groups that methods found are the domains, where that is among the metrics."""
-    for method, indices in groups_found(*runs).items() if RAND in draft.settings.get("metrics", ()) else ():
-        draft.add(method, where, RAND, indices)
 
 
 def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
@@ -474,11 +469,11 @@ def percent(x: Iterable[float], columns: Sequence[Sequence[float]]) -> Curve:
     return curve(x, [[100.0 * v for v in column] for column in columns], len(columns[0]))
 
 
-def curves_of(*runs: History, name: str = "global.accuracy", errors: bool = False) -> dict[str, Curve]:
-    """A metric's curves in percent (or one less it), by method, in the rounds that every seed of the runs reached."""
+def curves_of(history: History, name: str = "global.accuracy", errors: bool = False) -> dict[str, Curve]:
+    """A metric's curves in percent (or one less it), by method, in the rounds that every seed reached."""
     curves = {}
-    for method in dict.fromkeys(method for run in runs for method in run.methods):
-        seeds = [run.frame.curve(method, seed, name) for run in runs for seed in run.record.seeds]
+    for method in history.methods:
+        seeds = [history.frame.curve(method, seed, name) for seed in history.record.seeds]
         shares = [{t: 100.0 * (1.0 - v if errors else v) for t, v in seed.items()} for seed in seeds if seed]
         if (line := curve_by_round(shares)) is not None and len(line.x) > 2:  # two points are no curve
             curves[method] = line
