@@ -136,7 +136,7 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
         "on a client's own test data fedavg is above training alone",
     ]
     for claim in found["claims"]:
-        assert list(claim) == ["text", "holds", "evidence"]
+        assert list(claim) == ["text", "holds", "evidence", "seeds", "interval"]
         assert claim["holds"] is True or claim["holds"] is False or claim["holds"] == "undecided"
         assert claim["evidence"]
     assert (here / "runs" / "here" / "run" / "summary.json").is_file()

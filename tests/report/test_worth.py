@@ -453,7 +453,7 @@ def test_of_many_methods_those_are_worth_it_that_are_when_corrected_for_their_nu
     means = {row["method"]: (row["verdict"], row["why"]) for row in worth.rows(both) if row["client"] is None}
     assert (means["A"], means["B"]) == (("gains", ""), ("open", UNCORRECTED))
     table = results.gains(both)
-    assert table.head[3] == ("reading", "Holm, 6 methods")
+    assert table.head[3] == ("reading", "corrected (Holm)")
     assert [row.cells[2] for row in table.entries[:2]] == ["better off", "undecided"]
 
 

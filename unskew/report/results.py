@@ -111,7 +111,6 @@ def columns(record: Record) -> dict[str, TableColumn]:
     }  # fmt: skip
 
 
-ALWAYS = ("seeds", "round", "global", "personal", "worst_decile")
 BRIEF = ("global", "personal", "gain", "difference", "personal_difference", "unseen", "unseen_adapted")
 """Columns that a terminal has; differences only where there is no gain over training alone."""
 
@@ -133,7 +132,7 @@ def headline(record: Record, names: Sequence[str] = (), brief: bool = False) -> 
             f"the table of {record.name} has the columns {', '.join(every)}; got {unknown[0]!r}"
             f"{did_you_mean(unknown[0], every)}"
         )
-    some = {name: c for name, c in every.items() if c.values or name in ALWAYS}
+    some = {name: c for name, c in every.items() if c.values}
     own = {d.method for d in tables.paired(record, record.headline.own)} & tables.for_own_models(record)
     hidden = {"difference_tail", "mb", *(() if own else ("personal_difference",))}
     if brief and "gain" in some:
