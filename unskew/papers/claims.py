@@ -177,13 +177,15 @@ class Comparison:
 
     Attributes:
         text: The claim, where {above}, {below} and {where} stand for the two methods and the run, {setting} for the
-            last part of its name.
+            last part of its name, {paper} for the published number of the first.
         above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
         metric: What is compared, where {headline} is the task's measure; by default that of the global model.
         against: The metric of the second, where it is another.
         over: In place of a second method: a number that the first's is to be above.
+        near: In place of a second method: the share of its published number that the first's is to be within.
         better: The first's is to be the better number: the smaller one where that is better.
         within: In place of above: the difference must be within this of zero.
+        share: The difference is a share of the first's number.
         where: The settings in which it is claimed; * matches any.
         published: It is claimed only where the paper has the first above the second.
         unit, factor, form: How a difference is shown, where the metric is no measure of models.
@@ -195,18 +197,25 @@ class Comparison:
     metric: str = "global.{headline}"
     against: str = ""
     over: float | None = None
+    near: Annotated[float, Gt(0.0)] | None = None
     better: bool = False
     within: Annotated[float, Gt(0.0)] | None = None
+    share: bool = False
     where: str = "*"
     published: bool = False
     unit: str = POINTS
     factor: float = 100.0
     form: str = "+.2f"
 
+    @property
+    def alone(self) -> bool:
+        """True if it is about one method."""
+        return self.over is not None or self.near is not None
+
     def fits(self, above: str, below: str, where: str, gain: float | None) -> bool:
         """True if it is about these two methods; `gain` is the published difference."""
         names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
-        two = above != below or self.against not in ("", self.metric) or self.over is not None
+        two = above != below or self.against not in ("", self.metric) or self.alone
         wanted = two and all(fnmatchcase(name, pattern) for name, pattern in names)
         return wanted and (not self.published or (gain is not None and gain > 0))
 
@@ -220,10 +229,10 @@ class Comparison:
         better, unit = self.better and not shown.higher, POINTS if shown.percent else shown.label
         return replace(self, metric=metric, against=against, better=better, unit=unit, factor=shown.scale, form=form)
 
-    def said(self, above: str, below: str, where: str) -> str:
+    def said(self, above: str, below: str, where: str, paper: float | None = None) -> str:
         """Its text for two methods in a run."""
         setting = where.partition(":")[0].rpartition(", ")[2]
-        return self.text.format(above=above, below=below, where=where, setting=setting)
+        return self.text.format(above=above, below=below, where=where, setting=setting, paper=paper)
 
     def claim(
         self,
@@ -233,11 +242,22 @@ class Comparison:
         published: float | None = None,
         sequential: bool = False,
     ) -> Claim:
-        """The claim decided by the methods' values, one for each seed."""
-        within = None if self.within is None else self.within / self.factor
-        gain = published if within is None else None
+        """The claim decided by the methods' values, one for each seed; `published` is their difference.
+
+        Where it is about one method, that is the published number.
+        """
         if self.over is not None:
             return decide(text, these, self.unit, self.factor, self.form, least=self.over, counts=True)
+        if self.near is not None:
+            off = [v / published - 1.0 for v in these] if published else []
+            return decide(text, off, "%", form="+.1f", within=self.near)
+        if these and those and len(these) != len(those):
+            return Claim(text, None, f"in {min(len(these), len(those))} of {max(len(these), len(those))} seeds alone")
         if self.better:
             these, those = those, these
-        return decide(text, paired(these, those), self.unit, self.factor, self.form, gain, sequential, within=within)
+        apart = paired(these, those)
+        if self.share:
+            apart = [d / a for d, a in zip(apart, these, strict=bool(apart))]
+        within = None if self.within is None else self.within / self.factor
+        gain = published if within is None else None
+        return decide(text, apart, self.unit, self.factor, self.form, gain, sequential, within=within)

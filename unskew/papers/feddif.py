@@ -21,7 +21,7 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import DiffusionRound, Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide
+from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
@@ -38,9 +38,6 @@ ENTRIES = [(m, s) for m, row in TABLE3.items() for s in ("hard", "soft", "IID") 
 
 ERRATUM = ("FedSwap", "soft")
 """Entry whose printed cost covers only its 450 iterations: the term in T is missing."""
-
-NEAR = 0.15
-"""Share within which iterations per round, under another draw of split and channel, count as the paper's."""
 
 
 def table3(method: str, setting: str) -> tuple[int, int, float]:
@@ -71,11 +68,6 @@ def iterations_of(*asked: Any) -> list[float]:
     return [float(np.mean([info.iterations or 0 for info, _ in record])) for _, record in auctions(*asked)]
 
 
-def off(text: str, values: Sequence[float], printed: float, margin: float) -> Claim:
-    """The claim that values are within a share of the published one."""
-    return decide(text, [v / printed - 1.0 for v in values], "%", form="+.1f", within=margin)
-
-
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
 def iterations(request: ReproductionRequest) -> Result:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text.
@@ -90,16 +82,11 @@ def iterations(request: ReproductionRequest) -> Result:
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
         values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
         draft.add(label, setting, metric, values, printed)
-        text = f"{label}, {setting}: iterations per round within {100 * NEAR:.0f} % of {printed:.2f}"
-        draft.claims.append(off(text, values, printed, NEAR))
         request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
         rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
         values = iterations_of(draft, rule, labels, rounds // 5, channel)
         draft.add(f"FedDif {level}, paper", setting, metric, values)
-    for setting in ("hard", "soft"):
-        text = f"the printed rule trains more often than the released one (eps1, {setting})"
-        both = [draft.values(f"FedDif eps1, {rule}", setting, metric) for rule in ("paper", "p000")]
-        draft.above(text, *both, "iterations", 1.0, "+.3g")
+    draft.judge()
     return draft.result()
 
 
@@ -152,12 +139,10 @@ def subframes(request: ReproductionRequest) -> Result:
             subframes.append(float(np.mean([c.whole("subframes") for c in costs])))
             hops.append(float(np.mean([(info.iterations or 1) - 1 for info, _ in record])))
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
-        if name == "FedAvg":
-            text = f"a round of FedAvg takes the published {per_round:.0f} sub-frames within 5 %"
-            draft.claims.append(off(text, subframes, per_round, 0.05))
-        else:
+        if name != "FedAvg":
             draft.add(name, where, "diffusion_rounds_per_round", hops, paper.get(name, {}).get("diffusion rounds"))
         request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
+    draft.judge()
     return draft.result()
 
 
@@ -245,23 +230,18 @@ def accuracy(request: ReproductionRequest) -> Result:
     for where, history in compared(draft).items():
         draft.rows += cost_rows(history, where)
     draft.judge()
-    for where in dict.fromkeys(r.setting for r in draft.rows):
-        draft.claims += cost_claims(draft, where)
     return draft.result()
 
 
 SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")
 """Costs to the target that are shown."""
 
-UNITS = {"its formula, T + I": "formula_mb", "bytes on the wire": "megabytes", "sub-frames": "subframes"}
-"""The formula counts models, 3.11 * 15 * (T + I) MB; bytes are what our wire carried, drift and all."""
-
-ENOUGH_SEEDS = 3
-"""Fewest seeds for a claim about costs: with two an interval is nine standard deviations wide to each side."""
-
 
 def cost_rows(history: History, where: str) -> list[Row]:
-    """Cost of each method until FedAvg's peak, over the seeds that reached it: in P001's cell, and by the formula."""
+    """Cost of each method until FedAvg's peak, over the seeds that reached it: in P001's cell, and by the formula.
+
+    The formula counts models, 3.11 * 15 * (T + I) MB; bytes are what our wire carried, drift and all.
+    """
     record, preset = traffic.read(history.folder), PRESETS["p001"]
     rows = []
     ledgers: dict[radio.Ledger, dict[str, str]] = {
@@ -270,23 +250,9 @@ def cost_rows(history: History, where: str) -> list[Row]:
     }
     for ledger, names in ledgers.items():
         costs = radio.price(record.trainings, preset, ledger)
-        for r in summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows:
-            prefix, _, name = r["metric"].partition(".")
-            if prefix == "to_target" and name in names:
-                rows.append(over_seeds(r["method"], where, f"to_target.{names[name]}", r["seeds"]))
+        table = summary.cost_summary(record, costs, summary.FEDAVG_PEAK).rows
+        reached = {(r["method"], r["metric"]): r["seeds"] for r in table}
+        for method, (name, shown) in itertools.product(history.methods, names.items()):
+            seeds = reached.get((method, f"to_target.{name}"), ())
+            rows.append(over_seeds(method, where, f"to_target.{shown}", seeds))
     return rows
-
-
-def cost_claims(draft: Draft, where: str) -> list[Claim]:
-    """Claims that FedDif costs less until FedAvg's peak: by formula, bytes and sub-frames."""
-    n, claims = len(draft.values("fedavg", where, "global.accuracy")), []
-    methods = dict.fromkeys(r.method for r in draft.rows if r.setting == where and r.method.startswith("feddif"))
-    for method, (unit, metric) in itertools.product(methods if n >= ENOUGH_SEEDS else (), UNITS.items()):
-        theirs, ours = (draft.values(m, where, f"to_target.{metric}") for m in ("fedavg", method))
-        text = f"{method} spends less than fedavg until fedavg's peak by {unit} ({where})"
-        if len(ours) < n or len(theirs) < n:
-            claims.append(Claim(text, None, f"it was reached in {len(ours)} of {n} seeds"))
-            continue
-        saved = [1.0 - b / a for a, b in zip(theirs, ours, strict=True)]
-        claims.append(decide(text, saved, "% of fedavg's cost saved", 100.0, "+.1f"))
-    return claims

@@ -358,10 +358,10 @@ class Draft:
                 [r for r in self.rows if (r.setting, r.metric) == (where, metric)]
                 for metric in (c.metric, c.against or c.metric)
             )
-            for a, b in itertools.product(first, second) if c.over is None else zip(first, first, strict=True):
-                gain = None if a.paper is None or b.paper is None else a.paper - b.paper
+            for a, b in zip(first, first, strict=True) if c.alone else itertools.product(first, second):
+                gain = a.paper if c.alone else None if a.paper is None or b.paper is None else a.paper - b.paper
                 if c.fits(a.method, b.method, where, gain):
-                    text = c.said(a.method, b.method, where)
+                    text = c.said(a.method, b.method, where, a.paper)
                     self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
 
     def result(self) -> Result:
