@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_746),
     ("bench", "bench", 1_500, 1_650),
     ("all of unskew/", "", 62_000, 77_092),
-    ("tests/", "", 45_000, 45_029),
+    ("tests/", "", 45_000, 45_032),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 
