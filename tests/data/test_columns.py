@@ -22,7 +22,7 @@ def test_columns_in_two_forms_of_unicode_are_one(tmp_path: Path) -> None:
     wanted = own.dataset(COMPOSED, target=DEATH, client="site", preprocess=Preprocess())
     assert [column.name for column in wanted.inputs.columns] == [AGE, "b"]
     TABLE.to_csv(tmp_path / "apart.csv", index=False)
-    polars.DataFrame(TABLE.to_dict("list")).write_parquet(tmp_path / "apart.parquet")
+    polars.DataFrame({**TABLE.to_dict("list"), "__index_level_0__": 0}).write_parquet(tmp_path / "apart.parquet")
     rules = Preprocess(columns={APART: ColumnRule(scale="agreed")})
     for target in (DEATH, DEATH_APART):
         options = {"target": target, "client": "site"}

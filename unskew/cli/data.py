@@ -51,8 +51,8 @@ def data(
 
 
 def _named(source: str, settings: list[str]) -> tuple[str, dict[str, Any]]:
-    """The data and their options: as given, or as an experiment's file has them."""
-    if source.endswith(".toml"):
+    """The data and their options: as given, or those of an experiment, which a table is, too."""
+    if source.endswith(".toml") or table_at(source):
         task = load_own(source, settings).task
         if task.data.startswith("run:"):
             raise ConfigError(f"{source} is of a run whose data were given as values; give the data themselves")

@@ -33,7 +33,7 @@ from unskew.errors import ConfigError, DataError, did_you_mean, shown
 from unskew.tasks.targets import CLASS, Targets
 from unskew.words import composed, counted, some
 
-ENDINGS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}
+ENDINGS, OF_PANDAS = {"csv": (".csv", ".tsv"), "parquet": (".parquet", ".pq")}, "__index_level_0__"  # its row numbers
 SHOWN = ", ".join(ending for known in ENDINGS.values() for ending in known)
 OTHERS = (".xlsx", ".xls", ".ods", ".txt", ".sav", ".dta", ".rds")
 """Endings of tables that are not read."""
@@ -261,7 +261,7 @@ def _native(kind: str, path: Path, notation: Notation) -> tuple[Any, Array]:
             # A kilobyte can hold a column of a billion equal values; the footer has their number.
             rows = int(polars.scan_parquet(path, glob=False).select(polars.len()).collect().item())
             machine.require_room(8 * rows * len(polars.read_parquet_schema(path)), path)
-            return polars.read_parquet(path, glob=False), np.empty(0)
+            return polars.read_parquet(path, glob=False).drop(OF_PANDAS, strict=False), np.empty(0)
         how = {"separator": separator_of(path, notation), "encoding": notation.encoding}
         frame = polars.read_csv(path, **how, infer_schema=False, glob=False)
     except LookupError as error:
