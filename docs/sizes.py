@@ -17,7 +17,7 @@ ROOMS = [
     ("algorithms", "algorithms", 11_000, 10_930),
     ("wrappers, server", "wrappers server", 4_800, 5_624),
     ("engine", "engine local runtime/round runtime/in_process runtime/memory runtime/values", 5_200, 6_091),
-    ("data", "data", 5_500, 8_281),
+    ("data", "data", 5_500, 8_282),
     ("tasks, models", "tasks models", 3_000, 3_512),
     ("run", "run experiment record", 5_500, 7_738),
     ("results", "results report history", 4_000, 5_942),
@@ -27,8 +27,8 @@ ROOMS = [
     ("papers", "papers", 3_200, 3_997),
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_746),
     ("bench", "bench", 1_500, 1_650),
-    ("all of unskew/", "", 62_000, 77_092),
-    ("tests/", "", 45_000, 45_032),
+    ("all of unskew/", "", 62_000, 77_093),
+    ("tests/", "", 45_000, 45_033),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

@@ -268,13 +268,14 @@ def of_patients(scores: Scores, people: Any) -> Scores:
     return dataclasses.replace(scores, rows={0: (people, scores.rows[0][1])}, people=True)
 
 
-def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_linearised_one() -> None:
-    """Rows 1, 1, 1 | 0 | 0, 1: mean 2/3, sums of differences 1, -2/3, -1/3; sum of squares 14/9 over 6^2, 3/2 of it."""
+def test_the_variance_of_a_mean_over_patients_of_several_sizes_is_the_jackknife_s() -> None:
+    """Rows 1, 1, 1 | 0 | 0, 1: without one of the three patients the mean is 1/3, 4/5 or 3/4."""
     rows, people = np.array([1.0, 1, 1, 0, 0, 1]), np.array([4, 4, 4, 9, 2, 2])
     values = by_patient(rows, people)
     assert values.mean() == pytest.approx(rows.mean())
-    assert values.var(ddof=1) / 3 == pytest.approx(1.5 * 14 / 9 / 36)
+    assert values.var(ddof=1) / 3 == pytest.approx(2 * np.var([1 / 3, 4 / 5, 3 / 4]))
     assert by_patient(rows, np.arange(6)) == pytest.approx(rows)
+    assert by_patient(rows, np.zeros(6, int)) == pytest.approx([2 / 3])
 
 
 AUROC = BINARY.headline

@@ -76,20 +76,21 @@ def fewest_of_a_class(patients: Tensor, labels: Tensor, event: int | None = None
 def by_patient(rows: npt.NDArray[np.float64], patients: Ints | None) -> npt.NDArray[np.float64]:
     """One value for each patient instead of each row, with the same mean.
 
-    Their variance over their number estimates that of the mean when patients are sampled and not rows.  With d_p the
-    sum of a patient's differences from the mean, and m rows of a patient on average, they are mean + d_p / m
-    (linearised ratio estimator: W. G. Cochran, "Sampling Techniques", 3rd ed., 1977, section 9A.2).  Without patients,
-    or with one row each, these are the rows.
+    Their variance over their number estimates that of the mean when patients are sampled and not rows.  It is the
+    jackknife's (J. W. Tukey, 1958): without patient p, whose m_p of M rows differ from the mean by d_p in sum, the mean
+    is lower by d_p / (M - m_p).  A linear estimate is far too small where few patients have many of the rows.  Without
+    patients, or with one row each, these are the rows.
 
     >>> by_patient(np.array([1.0, 1.0, 0.0, 0.0]), np.array([5, 5, 8, 8]))
     array([1., 0.])
     """
     if patients is None or len(rows) == 0:
         return rows
-    codes, of_row = np.unique(patients, return_inverse=True)
-    mean = rows.mean()
-    sums: npt.NDArray[np.float64] = mean + np.bincount(of_row, rows - mean) * (len(codes) / len(rows))
-    return sums
+    _, of_row, m = np.unique(patients, return_inverse=True, return_counts=True)
+    mean, others = rows.mean(), len(rows) - m
+    without = np.divide(np.bincount(of_row, rows - mean), others, out=np.zeros(len(m)), where=others > 0)
+    values: npt.NDArray[np.float64] = mean + (len(m) - 1) * (without - without.mean())
+    return values
 
 
 def most_frequent(patients: Ints, values: Ints) -> Ints:

@@ -13,7 +13,7 @@ of 5 %.  Then, and for confidence sequences, the squares of both half-widths are
 seed is in both parts, so the interval may be too wide.
 
 The variance over rows comes from the recorded result of each row.  A patient with several rows counts as one row, with
-the sum of its rows' differences (`unskew.data.patients.by_patient`).  For shares of rows the interval is the adjusted
+the jackknife's value of them (`unskew.data.patients.by_patient`).  For shares of rows the interval is the adjusted
 one of A. Agresti, Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics in
 Medicine 24, 2005: half an observation more in each of the four cells, so that few rows never look certain.  For an
 AUROC it is DeLong's of two correlated ones.  Without recorded rows, a share has Agresti and Caffo's bound, as if the
