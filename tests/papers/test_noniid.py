@@ -61,13 +61,15 @@ def test_a_tuned_method_is_above_fedavg_if_it_stands_for_all_of_them() -> None:
         ("fedavg", "global.accuracy"): base,
         ("fedavg", noniid.OWN): base,
         ("above", "global.accuracy"): [b + d for b, d in zip(base, more, strict=True)],
+        ("ditto", "global.accuracy"): base,
+        ("ditto", noniid.OWN): [b + d for b, d in zip(base, more, strict=True)],
         ("below", noniid.OWN): [b - d for b, d in zip(base, more, strict=True)],
         ("same", "global.accuracy"): base[::-1],
     }
-    above, below, same = noniid.against_fedavg(values)
-    assert (above.holds, below.holds, same.holds) == (True, False, None)
+    above, ditto, below, same = noniid.against_fedavg(values)
+    assert (above.holds, ditto.holds, below.holds, same.holds) == (True, True, False, None)
     assert above.evidence.startswith("+5.00 points, 95 % confidence sequence [+")
-    assert above.evidence.endswith(" over 7 seeds, significant of 3 methods (Holm)")
+    assert above.evidence.endswith(" over 7 seeds, significant of 4 methods (Holm)")
 
 
 def test_ranks_begin_with_the_best_of_each_seed_and_equal_ones_share_theirs() -> None:

@@ -154,7 +154,10 @@ def against_fedavg(values: Mapping[tuple[str, str], Sequence[float]]) -> list[Cl
     """
     gains = {}
     for method in dict.fromkeys(m for m, _ in values if m != "fedavg"):
-        metric = next(n for n in ("global.accuracy", OWN) if (method, n) in values)
+        # Ditto's global model is FedAvg's: what it is for are its clients' own.
+        entry = algorithms.TABLE.get(method)
+        names = (OWN, "global.accuracy") if entry and entry.kind == "personal" else ("global.accuracy", OWN)
+        metric = next(n for n in names if (method, n) in values)
         gains[method] = paired(values[method, metric], values["fedavg", metric])
     looks = {m: functools.partial(stats.interval, gain, sequential=True) for m, gain in gains.items()}
     known, claims = {m: at for m, at in looks.items() if at() is not None}, []
