@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,13 @@ def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> Non
     sent = Comparison("", "a", "b", metric="bytes.up", unit="MB", factor=1e-6)
     assert sent.about([ACCURACY]) == sent
     assert Comparison("", "a", "b", unit="MB").about([ACCURACY]) == Comparison("", "a", "b", metric="global.accuracy")
+
+
+def test_a_claim_may_compare_two_metrics(done: tuple[Campaign, Path, int]) -> None:
+    two, folder, _ = done
+    first = replace(two.claims[0], asked=replace(two.claims[0].asked, within=None, against="global.loss"))
+    assert "+0.00" in str(campaign.standing(two.claims[0], known(folder)))
+    assert "+0.00" not in str(campaign.standing(first, known(folder)))
 
 
 def test_bytes_are_those_of_all_rounds(done: tuple[Campaign, Path, int]) -> None:

@@ -314,11 +314,11 @@ def standing(planned: Planned, kept: Queue) -> Standing:
         if len(both) < 2:
             break
         asked = planned.asked.about(both[asked.above].measures)
-        metric = asked.metric + ENDINGS[rule.metric]
-        for label, outcome in both.items():
-            if metric not in outcome.values:
-                raise ConfigError(f"{asked.text!r}: {label} has no {metric}, but {', '.join(outcome.values)}")
-        ends = [value for outcome in both.values() if (value := outcome.values[metric]) is not None]
+        names = [name + ENDINGS[rule.metric] for name in (asked.metric, asked.against or asked.metric)]
+        for name, (label, outcome) in zip(names, both.items(), strict=True):
+            if name not in outcome.values:
+                raise ConfigError(f"{asked.text!r}: {label} has no {name}, but {', '.join(outcome.values)}")
+        ends = [of for name, one in zip(names, both.values(), strict=True) if (of := one.values[name]) is not None]
         values += [tuple(ends)] if len(ends) == 2 else []
         if ended := so_far(asked, values, rule).ended:
             break

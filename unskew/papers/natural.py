@@ -20,7 +20,6 @@ from torch import nn
 from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.data.inputs import tokens, vocabulary
-from unskew.data.named import arrays_of
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
@@ -90,7 +89,7 @@ def add_sites(draft: Draft, method: str, setting: str, ours: Sites, theirs: Site
 def heart(request: ReproductionRequest) -> Result:
     """Four hospitals, by FLamby's protocol."""
     draft = Draft.of(request)
-    hospitals, base = draft["sites"], _plain(draft, "heart")
+    hospitals, base = draft["sites"], draft.ground()
     theirs = flamby("heart", len(hospitals))
     runs = {part: draft.run(part, base, draft[part]) for part in ("federated", "alone", "pooled")}
     data = run_setup.prepare(draft.experiment("federated", base, draft["federated"])).dataset
@@ -126,7 +125,7 @@ def heart(request: ReproductionRequest) -> Result:
 def tcga_brca(request: ReproductionRequest) -> Result:
     """Six regions, by FLamby's protocol."""
     draft = Draft.of(request)
-    base, theirs = _plain(draft, "tcga_brca"), flamby("tcga_brca", len(draft["sites"]))
+    base, theirs = draft.ground(), flamby("tcga_brca", len(draft["sites"]))
     theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(draft["sites"]))]
     mean: dict[str, list[float]] = {}
     for part in ("federated", "alone", "scaled"):
@@ -144,13 +143,6 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     draft.claims.append(Claim(text, scaled < lottery / 2, evidence))
     draft.judge()
     return draft.result()
-
-
-def _plain(draft: Draft, name: str) -> dict[str, Any]:
-    """The experiment on a data set of FLamby's as it is, without the scaling that it has by name."""
-    root = draft.request.data_dir or os.environ.get("UNSKEW_DATA", "data")
-    file = draft.request.folder / "data" / f"{name}.npz"
-    return merged(draft["experiment"], {"task": write_npz(file, arrays_of(name, root))})
 
 
 # ---------------------------------------------------------------- a language model, film by film

@@ -185,7 +185,7 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
         source: The name of a data set.
         draw: `train` and `test` are the numbers of examples drawn, by default all; `subclasses` takes those of some
             classes alone (`superclasses`).  With either of `pixels` and `subclasses` images stay as they were read, on
-            which a prior can tell black from white.  None draws nothing.
+            which a prior can tell black from white; `plain` takes everything so.  None draws nothing.
 
     Raises:
         DataError: If the source is missing.
@@ -197,8 +197,10 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
             arrays_of(source, request.data_dir)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
-    data = load(request, source)
     file = request.folder / "data" / f"{source}.npz"
+    if draw.get("plain"):
+        return write_npz(file, arrays_of(source, request.data_dir))
+    data = load(request, source)
     if "subclasses" in draw:
         return write_npz(file, superclasses(arrays_of(source, request.data_dir), draw["subclasses"]))
     key = Key(0) / request.name.partition("/")[0] / source
