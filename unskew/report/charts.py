@@ -168,7 +168,7 @@ _TITLES = {"titleFontWeight": "normal", "labelFontSize": 12, "titleFontSize": 12
 _CONFIG = {
     "background": "transparent", "font": "system-ui, sans-serif", "aria": False, "view": {"stroke": None},
     "axis": {"gridColor": FAINT, "domainColor": BOUND, "tickColor": BOUND, "labelColor": INK, "titleColor": INK,
-             **_TITLES},
+             "labelSeparation": 6, **_TITLES},
     "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": -26, "titleY": -8},
     "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontWeight": "normal",
                "orient": "bottom", "columns": 3, "symbolOpacity": 1},

@@ -80,7 +80,7 @@ def screen(advice: Advice, width: int) -> str:
     """The answer for a terminal: one sentence, a table of sites, and a line for each other answer."""
     names, order = advice.sites.names, ranked(advice.by_site)
     few = order if len(order) <= MOST_PRINTED else [*order[: MOST_PRINTED // 2], *order[-MOST_PRINTED // 2 :]]
-    rows, shown = [(names[c], *advice.site_row(c)[1:]) for c in few], f"{len(few)} of {len(order)} sites"
+    rows, shown = [(names[c], *advice.site_row(c)[1:]) for c in few], f"{len(few)} of {len(names)} sites"
     lines = textwrap.wrap(advice.headline, width)
     lines += [render.text(table(shown, ["site", *SITE_COLUMNS[1:]], rows, words=[-1]), width)] if rows else []
     notes = [*advice.warnings, *(answer for question, answer in advice.sentences() if question in PRINTED)]
@@ -113,7 +113,7 @@ def sections(advice: Advice) -> Sequence[Section]:
             ["training", f"mean | {percent}", "seeds | lowest to highest", f"gain over alone | {m.points}",
              f"per test row | {m.points}", "reading"], worth, words=[-1]),
         "Which sites benefit?": table(
-            f"{len(listed)} of {len(order)} sites, alone and with {check.chosen}, {m.axis}",
+            f"{len(listed)} of {len(names)} sites, alone and with {check.chosen}, {m.axis}",
             ["site", *SITE_COLUMNS],
             [(names[c], *advice.site_row(c)) for c in listed], words=[-1]),
         "Which method and settings?": table(
