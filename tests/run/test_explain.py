@@ -79,12 +79,25 @@ def test_a_patient_with_several_rows_is_one_patient() -> None:
     single = of(theta, x, y, cross_entropy, "odds", np.arange(60))
     copies = of(theta, x[four], y[four], cross_entropy, "odds", four)
     np.testing.assert_allclose(copies.errors, single.errors)
-    p = 1 / (1 + np.exp(-x @ theta))
-    inverse, scores = np.linalg.inv(x.T @ ((p * (1 - p))[:, None] * x)), (p - y)[:, None] * x
-    by_hand = inverse @ (scores.T @ scores * 60 / 59) @ inverse
-    np.testing.assert_allclose(single.errors, np.sqrt(np.diag(by_hand)))
     times = np.stack([np.arange(1.0, 61), y], 1)[four]
     assert of(theta[:2], x[four][:, :2], times, cox, "hazard", four).errors == (None, None)
+
+
+def test_errors_over_patients_are_the_jackknife_s() -> None:
+    """Least squares without each of 20 patients of one to six rows; of what one patient alone has nothing is known."""
+    x, rng = rows(70)
+    who = np.concatenate([np.arange(20), rng.integers(0, 10, 50)])
+    y = x @ [1.0, 0.0, 2.0] + rng.normal(size=20)[who] + rng.normal(size=70)
+
+    def fit(kept: Any) -> Any:
+        return np.linalg.lstsq(x[kept], y[kept], rcond=None)[0]
+
+    theta, without = fit(who >= 0), np.array([fit(who != p) for p in range(20)])
+    report = of(theta, x, y[:, None], squared, "", who)
+    np.testing.assert_allclose(report.errors, np.sqrt(19 / 20 * ((without - theta) ** 2).sum(0)), rtol=1e-6)
+    x[:, 1] = who == 3
+    errors = of(fit(who >= 0), x, y[:, None], squared, "", who).errors
+    assert [error is None for error in errors] == [False, True, False]
 
 
 def test_a_fit_without_any_error_has_no_effects() -> None:

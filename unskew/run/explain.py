@@ -7,8 +7,8 @@ Effects     of a linear model: eta = x . theta, the log odds, log rate, log haza
             I      information, the Hessian of l at theta;  C  a row of contrasts for each effect
             effect C theta, with standard error sqrt(diag(C I^+ C')), if the rows determine it                      (1)
             step   I^+ grad l, Newton's next step; training has converged where it is small beside the errors       (2)
-            If patients have several rows, I^+ sum_p s_p s_p' I^+ takes the place of I^+, with s_p the sum of grad l
-            over a patient's rows (K.-Y. Liang, S. L. Zeger, Biometrika 73, 1986); hazards have no error then       (3)
+            If patients have several rows, I^+ is the jackknife's covariance: the sum of the squares of what leaving
+            each patient out changes at theta, (I - I_p)^-1 grad l_p, times 1 - 1 / patients; hazards have none     (3)
 Importance  of a column, for other models: the headline's loss when the column is shuffled among the test rows
             (L. Breiman, "Random Forests", Machine Learning 45, 2001; A. Fisher et al., JMLR 20, 2019).
 Sites       net benefit of acting from a probability t on (A. J. Vickers, E. B. Elkin, Med. Decision Making 26, 2006):
@@ -188,11 +188,11 @@ def effects(
         return None
     unknown = (matrix @ vectors[:, ~seen]).abs().sum(1) > 1e-6
     inverse = vectors[:, seen] / values[seen] @ vectors[:, seen].T
-    covariance = variance * inverse
-    if patients is not None:
-        n, residuals = int(patients.max()) + 1, grad(lambda eta: loss(eta, y).sum())(x @ theta[:, None])
-        scores = x.new_zeros(n, len(theta)).index_add(0, patients, residuals * x) @ inverse
-        covariance = n / max(n - 1, 1) * scores.T @ scores
+    if patients is None:
+        covariance = variance * inverse
+    else:
+        covariance, alone = _over_patients(theta, x, y, loss, vectors[:, seen] / values[seen].sqrt(), patients)
+        unknown |= (matrix @ alone).abs().sum(1) > 1e-6
     errors = (matrix @ covariance * matrix).sum(1).clamp(min=0).sqrt()
     unknown |= (errors == 0) | (patients is not None and ratio == "hazard")
     step = (matrix @ inverse @ slope(theta)).abs() / errors
@@ -204,6 +204,26 @@ def effects(
         rows=len(x),
         step=max(step[~unknown].tolist(), default=0.0),
     )
+
+
+def _over_patients(
+    theta: Tensor, x: Tensor, y: Tensor, loss: Loss, root: Tensor, patients: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The covariance (3), and directions of which all but one of the patients say nothing, (d, any).
+
+    `root` has orthogonal columns, whose outer products add up to I^+.
+    """
+    slope: Callable[[Tensor], Tensor] = grad(lambda eta: loss(eta, y).sum())
+    eta, z = x @ theta[:, None], x @ root
+    r, curvature = slope(eta), grad(lambda eta: slope(eta).sum())(eta)
+    moved, alone = [], [z.new_zeros(z.shape[1], 0)]
+    for rows in torch.split(patients.argsort(), patients.bincount().tolist()):
+        others, vectors = torch.linalg.eigh(torch.eye(z.shape[1]).to(z) - (curvature[rows] * z[rows]).T @ z[rows])
+        known = others > 1e-6
+        moved.append(vectors[:, known] / others[known] @ vectors[:, known].T @ (z[rows].T @ r[rows]))
+        alone.append(vectors[:, ~known])
+    each = root @ torch.cat(moved, 1)
+    return (1 - 1 / len(moved)) * each @ each.T, root @ torch.cat(alone, 1)
 
 
 # ---------------------------------------------------------------- importance
