@@ -145,6 +145,11 @@ def test_a_claim_may_compare_two_metrics(done: tuple[Campaign, Path, int]) -> No
     assert "+0.00" not in str(campaign.standing(first, known(folder)))
 
 
+def test_a_method_for_clients_own_models_is_judged_by_these(tmp_path: Path) -> None:
+    first, second = loaded(tmp_path, TWO.replace('slow = { name = "fedavg"', 'slow = { name = "ditto"')).claims
+    assert [c.asked.metric for c in (first, second)] == ["global.{headline}", "personal.{headline}.mean"]
+
+
 def test_bytes_are_those_of_all_rounds(done: tuple[Campaign, Path, int]) -> None:
     """Four clients send 64 x 16 + 16 + 16 x 10 + 10 numbers in each of two rounds; the last alone counted."""
     two, folder, _ = done

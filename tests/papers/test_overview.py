@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unskew.errors import RunError
+from unskew.errors import ConfigError, RunError
 from unskew.papers import keep, overview
 from unskew.papers.claims import Claim, decide
 from unskew.papers.result import Result, over_seeds
@@ -83,5 +83,5 @@ def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
     (tmp_path / "headlines.toml").write_text(HEADLINES.replace("ours = true", 'ours = "papr"'), "utf-8")
-    with pytest.raises(RunError, match=r"headlines\.1\.ours must be"):
+    with pytest.raises(ConfigError, match=r"headlines\.1\.ours must be"):
         overview.pages(tmp_path)

@@ -175,6 +175,9 @@ def load(path: Path, data_dir: Path | None = None) -> Campaign:
                 _arm(asked.experiment, table, getattr(asked, side), f"{place}.{side}", whole)
                 for side in ("above", "below")
             )
+            if "metric" not in claim and "personal" in {arm.experiment.methods[0].kind for arm in (above, below)}:
+                # The global model of a method for clients' own models is FedAvg's, or there is none.
+                asked = dataclasses.replace(asked, metric="personal.{headline}.mean")
             claims.append(Planned(asked, (above, below), rule))
     return Campaign(path.stem, file.title, tuple(claims))
 

@@ -179,7 +179,8 @@ class Comparison:
         text: The claim, where {above}, {below} and {where} stand for the two methods and the run, {setting} for the
             last part of its name, {paper} for the published number of the first.
         above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
-        metric: What is compared, where {headline} is the task's measure; by default that of the global model.
+        metric: What is compared, where {headline} is the task's measure; by default that of the global model, in a
+            campaign of clients' own models where one of the methods is for these.
         against: The metric of the second, where it is another.
         over: In place of a second method: a number that the first's is to be above.
         near: In place of a second method: the share of its published number that the first's is to be within.

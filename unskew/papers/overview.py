@@ -13,16 +13,16 @@ A headline is decided by the result of the largest size, and of these by the one
 import json
 import re
 import sys
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from unskew import schema
-from unskew.errors import ConfigError, RunError
+from unskew.errors import RunError
+from unskew.experiment import config
 from unskew.files import write_atomically
 from unskew.papers.claims import Claim
 from unskew.run.progress import duration
@@ -149,7 +149,8 @@ def kept(root: Path) -> tuple[Kept, ...]:
     """All results below a folder, in the order of the papers, then by reproduction.
 
     Raises:
-        RunError: If a result or the file of reasons cannot be read, or a reason matches no claim that does not hold.
+        ConfigError: If the file of reasons or of headlines cannot be read.
+        RunError: If a result cannot be read, or a reason matches no claim that does not hold.
     """
     from unskew.papers import TABLE
 
@@ -160,14 +161,17 @@ def kept(root: Path) -> tuple[Kept, ...]:
     for path in root.glob("*/*/*/result.json"):
         try:
             result = json.loads(path.read_text("utf-8"))
-            name, claims, at = result["name"], [], f"{result['name']}/{result['scale']}"
-            for row in result["claims"]:
-                fits = [at for at in reasons if at[0] == name and fnmatchcase(row["text"], at[1])]
-                chosen = fits[:1] if row["holds"] is False else []
-                used |= {*chosen}
-                claims.append(_claim(row, reasons[chosen[0]] if chosen else ""))
-            seconds, size = float(result["seconds"]), sizes.get(at, ResultSize(at, ""))
-            results.append(Kept(name, result["scale"], path.parent, tuple(claims), seconds, size))
+            name, scale, claims = result["name"], result["scale"], list[KeptClaim]()
+            for claim in map(KeptClaim.of_json, result["claims"]):
+                # The evidence of what is not as published says why.
+                reason = claim.evidence.partition(": ")[2] if claim.kind == OTHER else ""
+                fits = [at for at in reasons if at[0] == name and fnmatchcase(claim.text, at[1])]
+                if fits and claim.holds is False:
+                    used.add(fits[0])
+                    reason = reasons[fits[0]]
+                claims.append(replace(claim, reason=reason))
+            size = sizes.get(f"{name}/{scale}", ResultSize(f"{name}/{scale}", ""))
+            results.append(Kept(name, scale, path.parent, tuple(claims), float(result["seconds"]), size))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
     for name, pattern in reasons.keys() - used:
@@ -178,26 +182,14 @@ def kept(root: Path) -> tuple[Kept, ...]:
 
 def _toml(path: Path) -> dict[str, Any]:
     """A file beside the results; empty where there is none."""
-    try:
-        return tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from None
-
-
-def _claim(row: Mapping[str, Any], reason: str) -> KeptClaim:
-    """A kept claim, with the reason that the file of reasons gives, if any."""
-    claim = KeptClaim.of_json(row)
-    if claim.kind == OTHER:
-        reason = reason or claim.evidence.partition(": ")[2]  # the evidence of these says why
-    return replace(claim, reason=reason)
+    return config.read_toml(path) if path.exists() else {}
 
 
 def _listed(root: Path) -> _Headlines:
     """The file of headlines."""
-    try:
-        read: _Headlines = schema.build(_Headlines, _toml(root / HEADLINES), "", str(root / HEADLINES), owner="a list")
-    except ConfigError as error:
-        raise RunError(str(error)) from None
+    read: _Headlines = schema.build(
+        _Headlines, _toml(root / HEADLINES), "", str(root / HEADLINES), owner="a list of headlines"
+    )
     return read
 
 
@@ -205,7 +197,8 @@ def headlines(root: Path, results: Sequence[Kept]) -> list[Answer]:
     """The headline claims of the papers, each with the claim that decides it.
 
     Raises:
-        RunError: If the file cannot be read, or names a claim that its reproduction does not have.
+        ConfigError: If the file cannot be read.
+        RunError: If it names a claim that its reproduction does not have.
     """
     answers = []
     for h in _listed(root).headlines:
@@ -224,7 +217,7 @@ def pages(root: Path) -> dict[str, str]:
     """The generated part of the page over all papers, under "", and the page of each paper, by its folder.
 
     Raises:
-        RunError: As `kept` and `headlines` do.
+        ConfigError, RunError: As `kept` and `headlines` do.
     """
     results = kept(root)
     answers, verdicts = headlines(root, results), _listed(root).verdicts
