@@ -167,8 +167,8 @@ def too_fast(label: str) -> dict[str, Any]:
 
 
 def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
-    compared = ["fedavg", "moon", "feddw"]
-    result = feddw.table1(request("table1", tmp_path, experiment=too_fast("moon"), compare=compared))
+    changes = {"compare": ["fedavg", "moon", "feddw"], "grounds": {"cifar10": {"rounds": 2}}}  # three points of a curve
+    result = feddw.table1(request("table1", tmp_path, experiment=too_fast("moon"), **changes))
     lost = [r for r in result.rows if r.method == "moon"]
     assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
         (f"cifar10, {s}", "global.accuracy", TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
@@ -182,6 +182,11 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     assert len(result.claims) == 2 * 2 + 1
     page = (keep(result, tmp_path / "kept") / "README.md").read_text("utf-8")
     assert f"| moon | cifar10, practical | {DIVERGED} (64.33) |" in page
+
+
+def test_where_feddw_itself_diverges_there_is_no_average(tmp_path: Path) -> None:
+    changes = {"experiment": too_fast("feddw"), "compare": ["fedavg", "feddw"], "on": ["cifar10, pathological"]}
+    assert feddw.table1(request("table1", tmp_path, **changes)).claims[-1].evidence == "no interval"
 
 
 # ---------------------------------------------------------------- overhead

@@ -166,9 +166,16 @@ def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) 
     """Alone a client's utility is 1 - alpha / D = 1 - 100 / 25 = -3."""
     tasks = {"Digit": shrunk(toy, {"by": "domains", "per_domain": 2, "train": 25})}
     methods = {f"{k} groups": {"name": "hcct", "groups": k, "alpha": 100.0} for k in (1, 3, 6)}
+    methods["9 groups"] = {
+        "name": "hcct",
+        "groups": 2,
+        "alpha": 1.0,
+        "local": {"lr": 1e30},
+    }  # diverges, and is left out
     few = {"divide": {"per_domain": 1}, "compare": ["1 groups", "3 groups"]}
     both = {"on": ["Digit, 3 clients", "Digit, 6 clients"], "settings": {"3 clients": few, "6 clients": {}}}
     result = reproduce("groups", tmp_path, tasks, methods, **both)
+    assert {r.note[:8] for r in result.rows if r.method == "9 groups"} == {"diverged"}
     rows = [r for r in result.rows if r.metric == "utility"]
     utility = {r.method: r.ours for r in rows if r.setting == "6 clients"}
     assert {r.method for r in rows if r.setting == "3 clients"} == {"1 groups", "3 groups"}

@@ -49,9 +49,10 @@ def table1(request: ReproductionRequest) -> Result:
     The average is over what is published: the paper's Per-FedAvg has no numbers on CIFAR.
     """
     draft = judged(request)
-    ours = {r.setting: r for r in draft.rows if (r.method, r.metric) == ("feddw", G)}
-    others = [r for r in draft.rows if r.metric == G and r.method in draft["one"] and r.paper is not None and r.seeds]
-    pairs = [(ours[r.setting], r) for r in others if r.setting.endswith("pathological")]
+    rows = [r for r in draft.rows if r.metric == G and r.setting.endswith("pathological") and r.seeds]
+    ours = {r.setting: r for r in rows if r.method == "feddw"}
+    others = [r for r in rows if r.method in draft["one"] and r.paper is not None]
+    pairs = [(ours[r.setting], r) for r in others if r.setting in ours]
     means = [statistics.fmean(of_seed) for of_seed in zip(*(paired(a.seeds, b.seeds) for a, b in pairs), strict=True)]
     printed = [a.paper - b.paper for a, b in pairs if a.paper is not None and b.paper is not None]
     text = "on average over pathological data and other methods with one model feddw ends above them"

@@ -247,7 +247,7 @@ def add_errors(draft: Draft, setting: str, errors: Mapping[str, Sequence[Floats]
 
 def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[float], float] = float) -> Curve:
     """A metric by the number in a method's name."""
-    rows = [r for r in draft.rows if (r.setting, r.metric) == (setting, metric)]
+    rows = [r for r in draft.rows if (r.setting, r.metric) == (setting, metric) and r.seeds]
     return percent([scale(float(re.findall(r"[0-9.]+", r.method)[0])) for r in rows], [r.seeds for r in rows])
 
 
@@ -263,14 +263,15 @@ def table2(request: ReproductionRequest) -> Result:
             for label, of in ((pattern, errors), (f"{pattern}, other seeds", apart)):
                 if pattern in of:
                     draft.add(label, where, "error", [float(e[k]) for e in of[pattern]], printed[where] / 100)
-        where, own = "mean over clients", errors[pattern]
+        where, own = "mean over clients", errors.get(pattern, [])
         draft.add(pattern, where, "error", _means(own), printed[where] / 100)
         draft.add(pattern, where, "error.clients_std", [float(e.std()) for e in own], printed[f"{where} ±"] / 100)
     for client in range(3):
         steps: dict[str, list[float]] = {}
         for a, b in published_order(client, {m: of["groups"] for m, of in methods.items()}):
             of = apart if apart.keys() >= {a, b} else errors
-            steps[f"{b} above {a}"] = [float(y[client] - x[client]) for x, y in zip(of[a], of[b], strict=True)]
+            less, more = ([float(e[client]) for e in of.get(pattern, ())] for pattern in (a, b))
+            steps[f"{b} above {a}"] = paired(more, less)
         draft.claims.append(every(f"client {client + 1}: the patterns are in the published order", steps))
     draft.curves = curves_of(history, OWN, errors=True)
     return draft.result()
@@ -323,10 +324,10 @@ def groups(request: ReproductionRequest) -> Result:
     """Error and utility of HCCT by the number of groups, for clients of five domains."""
     draft, curves, least = Draft.of(request), {}, dict[str, Sequence[float]]()
     for where, history in compared(draft).items():
-        utility = _utilities(history)
-        errors = {r.method: r.seeds for r in draft.rows if r.setting == where}
-        for name in errors:
-            draft.add(name, where, "utility", utility[name])
+        errors = {r.method: r.seeds for r in draft.rows if r.setting == where and r.seeds}
+        utility = {name: of for name, of in _utilities(history).items() if name in errors}
+        for name, of in utility.items():
+            draft.add(name, where, "utility", of)
         draft.claims.append(placed(where, errors, utility))
         curves[f"{where}: test error, %"] = line(draft, where)
         curves[f"{where}: utility, x 100"] = line(draft, where, "utility")
