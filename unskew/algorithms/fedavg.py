@@ -104,7 +104,7 @@ class Averaging(OneModel, ABC):
         message = ModelMessage(self.shared(state.params, fed.layout))
         to = dict.fromkeys(cohort, message)
         mean = yield from ask(train or self.train, to, reduce=mean_of("params", self.weighting))
-        return FedAvgState(*optimise.step(self.server, state.params, mean.value, state.moments))
+        return FedAvgState(*optimise.step(self.server, state.params, mean.value, state.moments, fed.layout.trainable))
 
     def shared(self, params: Params, layout: Layout) -> Params:
         """Return the part of the global model that travels to clients and back."""

@@ -12,6 +12,7 @@ Notation   w      global trainable parameters
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
@@ -42,10 +43,7 @@ class Rule(Protocol):
         ...
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-        """Return the next global model and the rule's memory, from the model and a round's mean.
-
-        Both have the same tensors; one that clients do not share, such as a fixed head, is as in `w` in the mean.
-        """
+        """Return the next `w` and the rule's memory, from trainable parameters and their mean over a round."""
         ...
 
 
@@ -85,8 +83,8 @@ class Momentum:
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
         """Return the model and its velocity after the round."""
-        direction, m = momentum(update(w, mean, moments), moments.m, beta=self.beta, nesterov=self.nesterov)
-        return moved(w, mean, direction, self.server_lr), Moments(m)
+        direction, m = momentum(map_params(torch.sub, mean, w), moments.m, beta=self.beta, nesterov=self.nesterov)
+        return map_params(lambda t, d: t + self.server_lr * d, w, direction), Moments(m)
 
 
 @dataclass(frozen=True)
@@ -124,8 +122,8 @@ class Adaptive(ABC):
 
     def step(self, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
         """Return the model and its moments after the round."""
-        direction, moments = self.direction(update(w, mean, moments), moments)
-        return moved(w, mean, direction, self.server_lr), moments
+        direction, moments = self.direction(map_params(torch.sub, mean, w), moments)
+        return map_params(lambda t, d: t + self.server_lr * d, w, direction), moments
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,11 @@ ServerRule = Annotated[Rule, RULES]
 """A server rule as a setting: in a file a table with the name of a registered one, or `module:attribute`."""
 
 
-def step(rule: Rule, w: Params, mean: Params, moments: Moments) -> tuple[Params, Moments]:
-    """Apply the rule to a round's mean, which lacks what clients do not share."""
-    return rule.step(w, {n: mean.get(n, t) for n, t in w.items()}, moments)
+def step(rule: Rule, w: Params, mean: Params, moments: Moments, trainable: Sequence[str]) -> tuple[Params, Moments]:
+    """Apply the rule to what is trained and shared; other tensors become the mean, or stay where there is none."""
+    of, to = ({n: params[n] for n in trainable if n in mean} for params in (w, mean))
+    new, moments = rule.step(of, to, moments)
+    return {n: new.get(n, mean.get(n, t)) for n, t in w.items()}, moments
 
 
 def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -> tuple[Params, Params]:
@@ -193,13 +193,3 @@ def momentum(delta: Params, m: Params, *, beta: float, nesterov: bool = False) -
     """
     m = map_params(lambda m, d: beta * m + d, m, delta)
     return (map_params(lambda d, m: d + beta * m, delta, m) if nesterov else m), m
-
-
-def update(w: Params, mean: Params, moments: Moments) -> Params:
-    """Compute D: the mean update of the parameters that have a moment."""
-    return {n: mean[n] - w[n] for n in moments.m}
-
-
-def moved(w: Params, mean: Params, direction: Params, lr: float) -> Params:
-    """Compute `w + lr direction`; a tensor without a direction, such as a buffer, becomes the mean."""
-    return {n: t + lr * direction[n] if n in direction else mean[n] for n, t in w.items()}
