@@ -238,7 +238,7 @@ class Draft:
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
     ran: dict[str, None] = field(default_factory=dict)
-    measures: tuple[Measure, ...] = (ACCURACY,)
+    measures: dict[str, tuple[Measure, ...]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -352,10 +352,10 @@ class Draft:
     def judge(self) -> None:
         """Add the file's claims about the rows, setting by setting."""
         comparisons: list[Comparison] = [
-            schema.build(Comparison, of, "claims", owner="a claim").about(self.measures)
-            for of in self.settings.get("claims", ())
+            schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
         ]
-        for where, c in itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons):
+        runs = itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons)
+        for where, c in ((where, one.about(self.measures.get(where, (ACCURACY,)))) for where, one in runs):
             first, second = (
                 [r for r in self.rows if (r.setting, r.metric) == (where, metric)]
                 for metric in (c.metric, c.against or c.metric)
@@ -411,9 +411,8 @@ def compared(draft: Draft, tables: Mapping[str, Settings] | None = None) -> dict
         draft.rows += rows_of(history, metrics, where, draft.printed(name))
         for method, indices in (groups_found(history) if RAND in metrics else {}).items():
             draft.add(method, where, RAND, indices)
-        draft.measures = (history.headline,)
         draft.curves = draft.curves or curves_of(history)
-        runs[where] = history
+        runs[where], draft.measures[where] = history, (history.headline,)
     return runs
 
 
