@@ -16,9 +16,9 @@ DATA = Path(os.environ.get("UNSKEW_DATA", SHARED))
 ELSEWHERE = {
     "feddif/iterations", "feddif/table3-formula", "feddif/subframes", "feddif/iid-distance", "feddif/diffusion-rounds",
     "feddw/overhead",
-    "feddw/gradient", "advise/situations", "advise/natural", "feddistr/photographs",
+    "feddw/gradient", "advise/situations", "advise/natural",
 }  # fmt: skip
-"""Reproductions that train nothing, or not in runs of their own, or need a prior that somebody has to train."""
+"""Reproductions that train nothing, or not in runs of their own."""
 
 
 SHORTER: dict[str, dict[str, Any]] = {

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from unskew.errors import DataError
-from unskew.papers import feddistr
 from unskew.papers.study import (
     Draft,
     ReproductionRequest,
@@ -83,7 +82,7 @@ def test_a_column_whose_data_are_missing_is_said_and_the_others_are_run(
     """Nothing but digits is there; Table I has IMDB whole at both sizes."""
     digits, on = {"task": {"data": "digits", "model": "mlp"}}, ["here", missing]
     draft = Draft.of(request(name, "small", tmp_path, tmp_path, grounds={"here": digits}, on=on))
-    runs = (feddistr.grounds(draft) if "distr" in name else draft.on(on)).keys()
+    runs = draft.on(on).keys()
     assert list(runs) == ["here"]
     (note,) = draft.request.notes
     assert note.startswith(f"Not run on {missing}: {missing} was not found")

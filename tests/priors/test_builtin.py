@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from torch import Tensor
 
 from unskew import priors
@@ -104,6 +107,18 @@ def test_images_become_latents_and_images_again(prior: BuiltIn, digits: tuple[Te
 
 
 # ---------------------------------------------------------------- what it has learned
+def test_the_prior_of_photographs_knows_more_of_photographs_than_their_variance() -> None:
+    """Under its own noise a latent of unit variance tells, by itself, all of the noise but a share abar (linear)."""
+    prior, file = priors.load("photographs"), files("sklearn.datasets") / "images" / "china.jpg"
+    with Image.open(str(file)) as photo:
+        x = torch.from_numpy(np.array(photo.resize((320, 192)))).float().permute(2, 0, 1) / 255
+    tiles = x.unfold(1, 32, 32).unfold(2, 32, 32).permute(1, 2, 0, 3, 4).reshape(-1, 3, 32, 32)
+    latents = prior.encode(tiles)
+    assert float((prior.decode(latents) - tiles).square().mean()) < 0.005 < float(tiles.var()) / 10
+    times = torch.arange(100, 900, 100)
+    noise = (KEY / "noise").normal(len(times), *prior.latent_shape).float()
+    learned = prior.loss(latents[None, : len(times)], prior.start()[None], times, noise)
+    assert float(learned) < 0.8 * float(prior.alpha_bar[times].mean())
 
 
 def test_what_is_learned_from_sevens_is_nearer_to_sevens_than_to_zeros(

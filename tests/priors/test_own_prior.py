@@ -93,7 +93,10 @@ def test_a_file_with_a_prior_serves_two_methods_and_their_report(mine: Path) -> 
 @pytest.mark.parametrize(
     ("prior", "text"),
     [
-        ("bilt-in", r"unknown prior 'bilt-in'; did you mean built-in\? \(there are: built-in, FOLDER, hub:OWNER/NAME;"),
+        (
+            "bilt-in",
+            r"unknown prior 'bilt-in'; did you mean built-in\? \(there are: built-in, photographs, FOLDER, hub:",
+        ),
         ("prior_of_mine:Miror", r"prior 'prior_of_mine:Miror' cannot be imported from prior_of_mine:Miror: "),
         ("prior_of_mine:of_nothing", r"prior 'prior_of_mine:of_nothing' must take device and need nothing else"),
         ("prior_of_mine:half", r"prior 'prior_of_mine:half' must make a Prior; what it makes lacks name, width, "),

@@ -33,7 +33,6 @@ from unskew.papers.result import Result, plot
 from unskew.papers.study import (
     Draft,
     ReproductionRequest,
-    Settings,
     final,
     merged,
     percent,
@@ -56,16 +55,6 @@ FLAT = 0.05
 
 WIDE = 0.10
 """A wide margin."""
-
-
-# ---------------------------------------------------------------- data
-def grounds(draft: Draft) -> dict[str, Settings]:
-    """The settings of each ground of `on` whose data are here; a prior in the data folder is used."""
-    tables, folder = draft.on(draft["on"]), draft.request.data_dir
-    for method in (m for table in tables.values() for m in table["methods"].values()):
-        if folder and (prior := folder / method.get("prior", "-")).is_dir():
-            method["prior"] = str(prior.resolve())
-    return tables
 
 
 # ---------------------------------------------------------------- runs and their numbers
@@ -145,7 +134,7 @@ def overlap(request: ReproductionRequest) -> Result:
     """FedDistr's one round, and rivals with one or many, at every value of one option of the split."""
     draft = Draft.of(request)
     over, (x, y) = draft["over"], draft["axes"]
-    for name, table in grounds(draft).items():
+    for name, table in draft.on(draft["on"]).items():
         levels = [_level(draft, table, name, over, value) for value in draft[over]]
         draft.claims += [claim for kind in draft["claims"] for claim in CLAIMS[kind](name, levels)]
         places = range(1, len(levels) + 1)
@@ -327,7 +316,7 @@ PLAIN = "no noise"
 def privacy(request: ReproductionRequest) -> Result:
     """Error, epsilon and nearest copies, by noise on embeddings."""
     draft = Draft.of(request)
-    ((name, table),), xi = grounds(draft).items(), draft["xi"]
+    ((name, table),), xi = draft.on(draft["on"]).items(), draft["xi"]
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
     noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}
     methods = {PLAIN: options, **noisy}

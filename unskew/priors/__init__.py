@@ -34,6 +34,7 @@ PRIORS = Registry(
     "unskew.priors",
     {
         BUILT_IN: "unskew.priors.builtin:load",
+        "photographs": "unskew.priors.builtin:photographs",
         FOLDER: "unskew.priors:_in_folder",
         HUB: "unskew.priors.diffusers:load",
     },
@@ -42,6 +43,7 @@ PRIORS = Registry(
     partial(makes, lambda kind: inspect.isclass(kind) and issubclass(kind, Prior)),
     about={
         BUILT_IN: "0.8 million parameters, grey 32 x 32 images; comes with unskew",
+        "photographs": "4.9 million parameters, 32 x 32 images in colour; comes with unskew",
         FOLDER: "one that unskew prior train wrote, or a Stable Diffusion pipeline, extra [diffusion]",
         HUB: "a Stable Diffusion pipeline, downloaded, extra [diffusion]; huggingface.co",
     },
@@ -64,9 +66,9 @@ def load(source: str = BUILT_IN, device: torch.device | str = "cpu") -> Prior:
     """The prior called `source`.
 
     Args:
-        source: "built-in"; a folder that `unskew prior train` wrote; a folder of a Stable Diffusion pipeline;
-            hub:OWNER/NAME, which downloads one; one that an installed package registers; or module:attribute.  After a
-            pipeline, ?tokens=4&size=64 gives an embedding's tokens and the images' height and width.
+        source: "built-in" or "photographs"; a folder that `unskew prior train` wrote, or of a Stable Diffusion
+            pipeline; hub:OWNER/NAME, which downloads one; one that an installed package registers; or module:attribute.
+            After a pipeline, ?tokens=4&size=64 gives an embedding's tokens and the images' height and width.
         device: Device that it computes on.
 
     Raises:

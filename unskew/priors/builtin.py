@@ -19,7 +19,7 @@ Departures A table of words, trained with the denoiser, replaces the text encode
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +255,11 @@ class BuiltIn(Prior):
 
 
 # ---------------------------------------------------------------- reading
+def photographs(device: torch.device | str = "cpu") -> BuiltIn:
+    """The prior of colour photographs, 32 x 32, that comes with unskew."""
+    return replace(load(Path(__file__).parent / "photographs", device), name="photographs")
+
+
 def load(folder: Path | str | None = None, device: torch.device | str = "cpu") -> BuiltIn:
     """The built-in prior, or one that `unskew prior train` wrote to `folder`.
 
