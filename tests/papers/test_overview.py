@@ -22,11 +22,11 @@ def test_keeping_a_result_writes_the_page(tmp_path: Path) -> None:
     keep(result("feddw/mu", Claim("c", False, "-1.00 points"), Claim("d", None, "no interval")), tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
     assert text.startswith("# Mine")
-    assert text.index("| [feddw](feddw/README.md) | reduced | 2 | 0 | 1 | 0 | 1 | 1 min 0 s |") < text.index(
+    assert text.index("| [feddw](feddw/README.md) | reduced | 2 | 0 | 1 | 1 | 1 min 0 s |") < text.index(
         "| [mine](mine/README.md) |"
     )
     own = (tmp_path / "feddw" / "README.md").read_text("utf-8")
-    assert "| [feddw/mu](mu/small/README.md) | reduced | 2 | 0 | 1 | 0 | 1 | 1 min 0 s |" in own
+    assert "| [feddw/mu](mu/small/README.md) | reduced | 2 | 0 | 1 | 1 | 1 min 0 s |" in own
 
 
 HEADLINES = """

@@ -29,7 +29,7 @@ from unskew.run.progress import duration
 
 BEGIN, END = "<!-- made by unskew.papers.overview -->\n", "<!-- end -->\n"
 REASONS, HEADLINES = "reasons.toml", "headlines.toml"
-HOLDS, FAILS, OTHER, OPEN = VERDICTS = ("holds", "does not hold", "not as published", "undecided")
+HOLDS, FAILS, OPEN = VERDICTS = ("holds", "does not hold", "undecided")
 LESS = "less than published"
 WORDS = (HOLDS, LESS, FAILS, OPEN)
 FULL, REDUCED, OURS = SIZES = ("the paper's size", "reduced", "our own question")
@@ -44,8 +44,7 @@ class KeptClaim(Claim):
     @property
     def kind(self) -> str:
         """One of `VERDICTS`."""
-        published = self.holds is False and self.text.startswith("as published")
-        return OTHER if published else self.verdict.partition(":")[0]
+        return self.verdict.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -163,13 +162,11 @@ def kept(root: Path) -> tuple[Kept, ...]:
             result = json.loads(path.read_text("utf-8"))
             name, scale, claims = result["name"], result["scale"], list[KeptClaim]()
             for claim in map(KeptClaim.of_json, result["claims"]):
-                # The evidence of what is not as published says why.
-                reason = claim.evidence.partition(": ")[2] if claim.kind == OTHER else ""
                 fits = [at for at in reasons if at[0] == name and fnmatchcase(claim.text, at[1])]
                 if fits and claim.holds is False:
                     used.add(fits[0])
-                    reason = reasons[fits[0]]
-                claims.append(replace(claim, reason=reason))
+                    claim = replace(claim, reason=reasons[fits[0]])
+                claims.append(claim)
             size = sizes.get(f"{name}/{scale}", ResultSize(f"{name}/{scale}", ""))
             results.append(Kept(name, scale, path.parent, tuple(claims), float(result["seconds"]), size))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -243,16 +240,16 @@ def _overview(root: Path, results: Sequence[Kept], answers: Sequence[Answer]) ->
         if not own:
             continue
         yield f"## {title}\n"
-        failed = [claim for r in own for claim in r.claims if claim.kind in (FAILS, OTHER)]
+        failed = [claim for r in own for claim in r.claims if claim.kind == FAILS]
         proven = sum(bool(re.match(r"Proven(?! in part)", claim.reason)) for claim in failed)
         yield (
-            f"Of {len(failed)} claims that do not hold or are not as published, a reason is named for "
-            f"{sum(bool(claim.reason) for claim in failed)} and proven for {proven}.\n"
+            f"Of {len(failed)} claims that do not hold a reason is named for {sum(bool(c.reason) for c in failed)} "
+            f"and proven for {proven}.\n"
         )
         sizes = dict.fromkeys((r.paper, r.size) for r in own)
         rows = [(f"[{p}]({p}/README.md)", size, *_counts(r for r in own if (r.paper, r.size) == (p, size)))
                 for p, size in sizes]  # fmt: skip
-        yield from _table(("page", "size", *COUNTED), 6, rows)
+        yield from _table(("page", "size", *COUNTED), 5, rows)
         yield ""
 
 
@@ -272,7 +269,7 @@ def _of_paper(name: str, root: Path, results: Sequence[Kept], answers: Sequence[
     if reasons:
         yield from ("", *_folded("Why claims do not hold", reasons))
     every = [(r.link(root, r.name), r.size, *_counts([r])) for r in results]
-    table = [*_table(("reproduction", "size", *COUNTED), 6, every)]
+    table = [*_table(("reproduction", "size", *COUNTED), 5, every)]
     yield from ("", *(_folded("All reproductions", table) if answers else table), "")
 
 
