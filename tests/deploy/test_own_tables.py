@@ -26,6 +26,7 @@ from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, DataError, DataWarning
 from unskew.experiment.config import Experiment
 from unskew.record.logs import rows
+from unskew.record.reader import read as read_run
 from unskew.run.models import load_model, predict
 from unskew.runtime.client import ClientRuntime
 from unskew.runtime.message import REPLIES, Envelope, decode, encode, read, write
@@ -157,8 +158,9 @@ def test_a_coordinator_without_the_table_prepares_rows_as_the_sites_do(
     frames = tables(tmp_path)
     for name in SITES:
         party.join(name, data=f"csv:{tmp_path / name}.csv")
-    party.federation.queue(of_tables(small, "nowhere.csv"), {"wait_s": 5.0})
+    party.federation.queue(of_tables(small, "nowhere.csv", "seeds=[0, 1]"), {"wait_s": 5.0})
     assert party.run() == ["done"], party.said
+    assert read_run(party.record("small")).same_test_rows  # a site reads its table once
     of_site, of_all = load_model(party.folder / "bern" / "experiments" / "small"), load_model(party.record("small"))
     theirs, ours = (predict(model, frames["basel"], probabilities=True) for model in (of_site, of_all))
     assert theirs == ours

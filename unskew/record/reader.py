@@ -178,7 +178,8 @@ class Record:
     def same_test_rows(self) -> bool:
         """True if several seeds have the same test rows, so that seeds do not show the rows' chance."""
         rows = {p.test_sha256 for p in self.partitions.values() if p.tested != 0}
-        return len(self.partitions) > 1 and len(rows) == 1 and "" not in rows
+        fixed = self.deployed if not self.partitions else len(rows) == 1 and "" not in rows
+        return len(self.partitions or self.seeds) > 1 and fixed
 
     @property
     def methods(self) -> tuple[str, ...]:
