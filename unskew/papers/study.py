@@ -272,7 +272,7 @@ class Draft:
                 missing[name] = error
         if missing and not grounds:
             raise next(iter(missing.values()))
-        self.request.notes.extend(f"Not run on {name}: {error}." for name, error in missing.items())
+        self.request.notes.extend(f"Not run on {k}: {str(e).partition(';')[0]}." for k, e in missing.items())
         split = {name: name.partition(", ")[::2] for name in names}
         return {
             name: merged(grounds[ground], self["settings"][setting] if setting else {})
