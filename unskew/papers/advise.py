@@ -6,6 +6,7 @@ A point is a hundredth of an accuracy, or of the larger of two AUROCs or squared
 """
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -276,22 +277,22 @@ def natural(request: ReproductionRequest) -> Result:
         draft.seeds |= set(seeds)
         draft.seconds += time.monotonic() - began
     near = [c.holds for c in draft.claims]
-    text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best, or it says undecided"
+    text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best"
     every = True if all(near) else False if False in near else None
     draft.claims.insert(0, Claim(text, every, f"{sum(h is True for h in near)} of {len(near)}"))
     return draft.result()
 
 
 def _suite_claim(name: str, advice: Advice, scores: ByLabel) -> Claim:
-    """The claim that the choice is within a point of the best method, or that nothing is decided."""
+    """The claim that the choice is within a point of the best method: the interval must lie there."""
     measure, label = advice.sites.measure, advice.method.label
     means, chosen = {m: _mean(of) for m, of in scores.items()}, advice.check.results[label]
     best = measure.first(means)
     gap, _ = gain(scores[best], chosen, measure)
-    near = gap.mean <= advice.margin or advice.verdict == "undecided"
+    low, high = (-math.inf, math.inf) if gap.low is None or gap.high is None else (gap.low, gap.high)
     return Claim(
-        f"{name}: the choice is within one point of the best of {len(scores)} methods, or it says undecided",
-        True if near else None if gap.low is not None and gap.low <= advice.margin else False,
+        f"{name}: the choice is within one point of the best of {len(scores)} methods",
+        True if high <= advice.margin else False if low > advice.margin else None,
         f"advice: {advice.verdict}, {label} {measure.with_unit(_mean(chosen))}; best: {best} "
         f"{measure.with_unit(means[best])}; difference {bracket(gap, measure)}",
     )
