@@ -64,7 +64,7 @@ class Claim:
         return self.interval is not None and self.published is not None and self.interval[1] < self.published
 
     def to_json(self) -> dict[str, Any]:
-        """The claim as `reproduce --json` prints it, without what it does not have."""
+        """The claim as `reproduce --json` prints it; fields at their defaults are left out."""
         card = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
         return {**card, "holds": "undecided" if self.holds is None else self.holds}
 
