@@ -18,7 +18,6 @@ def train(
     data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     images: Annotated[str | None, typer.Option(help="Images in colour to train on instead, as in npz:FILE.")] = None,
-    autoencoder: Annotated[Path | None, typer.Option(help="Weights of TAESD's taef2 (npz), for --images.")] = None,
     autoencoder_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     denoiser_steps: Annotated[int | None, typer.Option(min=1, help="[as the built-in one]")] = None,
     quiet: Quiet = False,
@@ -29,7 +28,7 @@ def train(
     same seed, data, versions and processor give the same file to the byte.
 
     [dim]unskew prior train --out my-prior --data-dir data[/]
-    [dim]unskew prior train --images npz:public.npz --autoencoder taef2.npz[/]
+    [dim]unskew prior train --images npz:public.npz[/]
     """
     from dataclasses import replace
 
@@ -56,7 +55,7 @@ def train(
     say("reading and drawing the public images")
     key, state = Key(seed) / "prior" / "public", out / "training.safetensors"
     data, about = public(data_dir, key) if images is None else pictures(images, data_dir, key)
-    weights, card = trained(data, about, seed, training, say, autoencoder, state)
+    weights, card = trained(data, about, seed, training, say, state)
     write_atomically(out / WEIGHTS, weights)
     write_atomically(out / CARD, json.dumps(card, indent=1) + "\n")
     state.unlink(missing_ok=True)

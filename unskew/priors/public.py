@@ -153,7 +153,7 @@ def pictures(source: str, data_dir: Path | str | None, key: Key) -> tuple[Captio
         "name": f"a latent diffusion model of {source}'s images",
         "data": {source: "training part, and mirrored", "sha256": {source: data.sha256}},
         "licence": f"that of {source}'s images; the autoencoder is MIT, O. Boer Bohan",
-        "rebuild": f"unskew prior train --images {source} --autoencoder FILE",
+        "rebuild": f"unskew prior train --images {source}",
     }
 
 

@@ -1,18 +1,13 @@
 """A small pretrained autoencoder of colour images, for a prior of natural ones: O. Boer Bohan, TAESD, MIT.
 
 This is taef2 of github.com/madebyollin/taesd, distilled from the autoencoder of FLUX.2.  It takes images (N, 3, H, W)
-in [0, 1], H and W divisible by 8, to latents (N, 32, H/8, W/8), and back.  The weights do not come with unskew.
+in [0, 1], H and W divisible by 8, to latents (N, 32, H/8, W/8), and back.  Its weights are in photographs/.
 """
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
-import torch
 from torch import Tensor, nn
-
-from unskew.data.archives import archive_of
-from unskew.files import user_path
 
 CHANNELS, FACTOR = 32, 8
 
@@ -57,14 +52,3 @@ def decoder() -> nn.Sequential:
     doubled = ((*_blocks(pooled), nn.Upsample(scale_factor=2), _conv(bias=False)) for pooled in (True, False, False))
     enter = _Bounded(), _conv(CHANNELS), nn.ReLU()
     return nn.Sequential(*enter, *chain.from_iterable(doubled), _Block(), _conv(outputs=3))
-
-
-def fill(encoder: nn.Module, decoder: nn.Module, file: Path) -> None:
-    """Read the published weights of both halves from an npz file.
-
-    Raises:
-        DataError: If the file cannot be read, or holds other weights.
-    """
-    with archive_of(user_path(file)) as archive:
-        tensors = {name: torch.from_numpy(t) for name, t in archive.items()}
-        nn.ModuleDict({"encoder": encoder, "decoder": decoder}).load_state_dict(tensors)

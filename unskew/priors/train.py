@@ -27,11 +27,10 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from unskew.errors import ConfigError, DivergedError
+from unskew.errors import DivergedError
 from unskew.files import write_atomically
 from unskew.keys import Key
-from unskew.priors import taesd
-from unskew.priors.builtin import NULL, PHOTO, STEPS, THING, Networks, alpha_bar
+from unskew.priors.builtin import NULL, PHOTO, STEPS, THING, Networks, alpha_bar, photographs
 from unskew.priors.prior import rate
 from unskew.priors.public import KINDS, Captioned
 
@@ -58,32 +57,30 @@ def train(
     seed: int,
     training: PriorTraining = PriorTraining(),
     say: Say = lambda _: None,
-    autoencoder: Path | None = None,
     state: Path | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
-    """Train both parts, or the second on a pretrained first; return the file's bytes and its card.
+    """Train both parts, or for images in colour the second on a pretrained first; return the file's bytes and its card.
 
     Args:
         data: Images with captions (`unskew.priors.public`); `about` describes them on the card.
         seed: Root of all randomness.
         training: Settings of the training.
         say: Called now and then with a line on progress.
-        autoencoder: File of `taesd.fill`, for images in colour.
         state: File that the denoiser's training is saved to, and continued from if it exists.
 
     Raises:
         DivergedError: If a loss became NaN or infinite.
     """
     key, (c, h, w) = Key(seed) / "prior", data.images.shape[1:]
-    if (c == 3) != (autoencoder is not None):
-        raise ConfigError("images in colour need the file of a pretrained autoencoder, and grey ones have none")
     with (key / "weights").ambient():
         networks = Networks(len(data.words), (c, h, w))
     began, result = time.monotonic(), {}
-    if autoencoder is None:
+    if c == 1:
         result["autoencoder_mse"] = _train_autoencoder(networks, data, key / "autoencoder", training, say)
     else:
-        taesd.fill(networks.encoder, networks.decoder, autoencoder)
+        pretrained = photographs().networks
+        networks.encoder.load_state_dict(pretrained.encoder.state_dict())
+        networks.decoder.load_state_dict(pretrained.decoder.state_dict())
     latents = _latents(networks, data)
     result["denoiser_loss"] = _train_denoiser(networks, data, latents, key / "denoiser", training, say, state)
     weights = packed(networks, data.words)
