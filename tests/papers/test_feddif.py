@@ -3,10 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
-
-from unskew.info import DiffusionHop, DiffusionMove, DiffusionRound
 from unskew.papers import ReproductionRequest, feddif, result, study
 from unskew.papers.study import Draft
 from unskew.run.cell import Observer
@@ -42,20 +38,6 @@ def test_diffusion_rounds_are_counted_for_each_value_and_even_labels_need_fewest
     assert rounds["alpha 1"].seeds == rounds["epsilon 0.04"].seeds
     assert 0.0 <= rounds["alpha 100"].ours <= 1.0 < rounds["alpha 0.1"].ours
     assert found.claims[0].text == "alpha 0.1 takes more diffusion rounds than alpha 100"
-
-
-def test_the_carried_distance_is_worked_out_along_the_chain() -> None:
-    """Two classes.  Client 0 has (4, 0), client 1 (1, 3): psi goes from (1, 0) to (5/8, 3/8).
-
-    The distance to (1/2, 1/2) goes from sqrt(1/2) to sqrt(2) / 8; the second model stays with client 1 at sqrt(2) / 4.
-    """
-    histograms = torch.tensor([[4, 0], [1, 3]])
-    hop = DiffusionHop(hop=1, efficiency=1.0, moves=(DiffusionMove(model=0, src=0, dst=1, bid=0.5),))
-    info = DiffusionRound(starts=(0, 1), hops=(hop,), sizes=(8, 4))
-    (first, closed), (stays, _) = feddif.distances(info, histograms)
-    assert first == pytest.approx([2**-0.5, 2**0.5 / 8])
-    assert closed == pytest.approx(first)
-    assert stays == pytest.approx([2**0.5 / 4] * 2)
 
 
 def costs(method: str, formula: tuple[float, ...], mb: float) -> list[result.Row]:

@@ -6,7 +6,7 @@ code.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from unskew.algorithms.feddif import FedDif
 from unskew.data.split import Dirichlet, TrainingExamples, assign
 from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
-from unskew.info import DiffusionRound, Passes
+from unskew.info import Passes
 from unskew.keys import Key
 from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
@@ -28,7 +28,6 @@ from unskew.pricing import radio, summary, traffic
 from unskew.pricing.radio import PRESETS
 from unskew.report.stats import curve
 from unskew.runtime.round import Trace
-from unskew.server import distance
 from unskew.world.channel import Channel
 
 EPSILON = published("feddif-table1")
@@ -56,16 +55,16 @@ def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: i
 
 def auctions(
     draft: Draft, method: Any, labels: tuple[float, int, int], rounds: int, channel: Channel
-) -> Iterator[tuple[Tensor, list[tuple[Passes, Trace]]]]:
-    """Auctions without training under every seed, with the clients' class counts; labels as for `histograms`."""
+) -> Iterator[list[tuple[Passes, Trace]]]:
+    """Auctions without training under every seed; labels as for `histograms`."""
     for seed in draft["seeds"]:
         counts = histograms(*labels, draft["clients"], seed)
-        yield counts, list(untrained_rounds(method, counts, rounds, seed=seed, channel=channel))
+        yield list(untrained_rounds(method, counts, rounds, seed=seed, channel=channel))
 
 
 def iterations_of(*asked: Any) -> list[float]:
     """Mean iterations of local training a round, by seed, of `auctions`."""
-    return [float(np.mean([info.iterations or 0 for info, _ in record])) for _, record in auctions(*asked)]
+    return [float(np.mean([info.iterations or 0 for info, _ in record])) for record in auctions(*asked)]
 
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
@@ -132,7 +131,7 @@ def subframes(request: ReproductionRequest) -> Result:
         channel = replace(preset.channel, server="device" if "device" in name else "station")
         where, subframes, hops = "P001" if name == "FedAvg" else "P001, alpha 1, epsilon .04", [], []
         every = auctions(draft, method, (1.0, 10, 5000), rounds, channel)
-        for seed, (_, record) in zip(draft["seeds"], every, strict=True):
+        for seed, record in zip(draft["seeds"], every, strict=True):
             transfers = [row for _, trace in record for row in trace.transfers]
             training = traffic.training(name, seed, transfers, info={t: info for t, (info, _) in enumerate(record, 1)})
             costs = radio.price([training], replace(preset, channel=channel), "feddif_subframes")
@@ -167,58 +166,6 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
             draft.above(text, hops[first], hops[last], "rounds", 1.0)
         draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
     return draft.result()
-
-
-# ---------------------------------------------------------------- IID distance by diffusion round (Lemma 2)
-def iid_distance(request: ReproductionRequest) -> Result:
-    """Each model's distance, updated from hop to hop, and by Lemma 2's closed form."""
-    draft = Draft.of(request)
-    seeds, rounds, worst = draft["seeds"], draft["rounds"], 0.0
-    method, curves = FedDif(preset="p000", epsilon=EPSILON["CIFAR-100"]["eps1"], drift=None), {}
-    for setting, alpha in draft["alphas"].items():
-        carried: list[list[list[float]]] = []
-        closed: list[list[list[float]]] = []
-        for counts, record in auctions(draft, method, (alpha, 100, 500), rounds, PRESETS["p000"].channel):
-            pairs = [chain for info, _ in record for chain in distances(info, counts)]
-            carried.append([a for a, _ in pairs])
-            closed.append([b for _, b in pairs])
-            worst = max([worst, *(abs(x - y) for a, b in pairs for x, y in zip(a, b, strict=True))])
-        for name, title, chains in (("carried", "carried from hop to hop", carried), ("Lemma 2", "Lemma 2", closed)):
-            by_hop = mean_by_hop(chains)
-            draft.add(name, setting, "iid_distance.first", [by[0] for by in by_hop])
-            draft.add(name, setting, "iid_distance.last", [by[-1] for by in by_hop])
-            hops = list(zip(*by_hop, strict=True))
-            curves[f"{setting}, {title}"] = curve(range(len(hops)), hops, len(seeds))
-    draft.curves = curves
-    evidence = f"at most {worst:.1e} apart over {len(seeds)} seeds, {rounds} rounds, every model and hop"
-    draft.claims.append(Claim("Lemma 2's closed form is the simulated distance to rounding", worst <= 1e-9, evidence))
-    return draft.result()
-
-
-def distances(info: Passes, counts: Tensor) -> Iterable[tuple[list[float], list[float]]]:
-    """(updated, closed form) of each model after each diffusion round; round 0 is the first training."""
-    assert isinstance(info, DiffusionRound)
-    classes = counts.shape[1]
-    uniform = torch.full((classes,), 1.0 / classes, dtype=torch.float64)
-    for m, start in enumerate(info.starts):
-        h = counts[start].double()
-        psi, size, chain = distance.shares(h), h.sum(), [start]
-        carried, closed = [], []
-        for hop in (None, *info.hops):
-            to = next((v.dst for v in hop.moves if v.model == m), None) if hop else None
-            if to is not None:
-                psi, size = distance.learn(psi, size, counts[to].double())
-                chain.append(to)
-            carried.append(float(distance.iid_distance(psi, uniform)))
-            closed.append(float(distance.chain_distance(counts[chain], uniform)))
-        yield carried, closed
-
-
-def mean_by_hop(chains: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """Mean over models and rounds at each hop, by seed; a chain that has ended keeps its last distance."""
-    longest = max(len(chain) for seed in chains for chain in seed)
-    full = [[[*chain, *[chain[-1]] * (longest - len(chain))] for chain in seed] for seed in chains]
-    return [np.mean(seed, axis=0).tolist() for seed in full]
 
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)

@@ -15,7 +15,6 @@ Distance   l2    || psi - t ||_2                                                
            js    (KL(psi || m) + KL(t || m)) / 2 with m = (psi + t) / 2, nats, at most ln 2
            w1    the 1-Wasserstein distance over classes with ground metric |i - j|: sum_c |Psi_c - T_c| of the
                  cumulated shares, for ordered classes
-Lemma 2    after a chain of clients K the l2 distance is || sum_{i in K} (h_i - D_i t) ||_2 / sum_{i in K} D_i     (3)
 Departures The papers write W1 and mean eq. 2: their proofs and their code take the L2 norm.  The released code's EMD
            treats the shares themselves as samples on a line; it is l1 / classes and is left out.
 """
@@ -93,10 +92,3 @@ def learn(psi: Tensor, size: Tensor, histogram: Tensor) -> tuple[Tensor, Tensor]
     """Update (psi, D) for training on a client's data (eq. 1): psi (..., classes), D (...,), `histogram` (classes,)."""
     now = size + histogram.sum(-1)
     return shares(size.unsqueeze(-1) * psi + histogram), now
-
-
-def chain_distance(histograms: Tensor, target: Tensor) -> Tensor:
-    """Compute the l2 distance after a chain of clients with histograms (clients, classes), by Lemma 2 (eq. 3)."""
-    counts = histograms.to(target.dtype)
-    gap = (counts - counts.sum(-1, keepdim=True) * target).sum(0)
-    return gap.square().sum().sqrt() / counts.sum()
