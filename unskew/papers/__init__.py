@@ -12,7 +12,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers.result import Result
 from unskew.papers.result import keep as keep_result
-from unskew.papers.study import FOLDER, SCALES, ReproductionRequest
+from unskew.papers.study import FOLDER, SCALES, ReproductionRequest, layers_of, merged
 from unskew.references import makes
 from unskew.registry import Registry
 from unskew.run.cell import Observer
@@ -24,7 +24,7 @@ PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 def _of(paper: str) -> dict[str, tuple[str, str]]:
     """The reproductions of a paper: the function that makes each, and one line about it."""
     every = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
-    whole = {f"{paper}/{name}": {**every.get(own.get("like"), {}), **own} for name, own in every.items()}
+    whole = {f"{paper}/{name}": merged(*layers_of(every, name)) for name in every}
     here = f"unskew.papers.{paper}:"
     return {name: (here + of["make"] if "make" in of else COMPARE, of["title"]) for name, of in whole.items()}
 

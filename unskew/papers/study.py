@@ -116,13 +116,18 @@ def merged(*layers: Mapping[str, Any]) -> Settings:
     return out
 
 
+def layers_of(reproductions: Mapping[str, Settings], name: str) -> list[Settings]:
+    """A reproduction's settings, and below them those of the one that it is like."""
+    own = reproductions.get(name, {})
+    return [*layers_of(reproductions, own["like"]), own] if "like" in own else [own]
+
+
 def settings_of(name: str, scale: str) -> Settings:
     """All settings of a paper, or of one of its reproductions (PAPER/NAME), at a size."""
     paper, _, reproduction = name.partition("/")
     file = config.read_toml(FOLDER / f"{paper}.toml")
     reproductions = file.pop("reproductions")
-    own = reproductions.get(reproduction, {})
-    layers = [file, reproductions.get(own.get("like"), {}), own]
+    layers = [file, *layers_of(reproductions, reproduction)]
     out = merged(*(part for layer in layers for part in (layer, layer.get(scale, {}))))
     return {key: value for key, value in out.items() if key not in SCALES}
 
