@@ -14,7 +14,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 DATA = Path(os.environ.get("UNSKEW_DATA", SHARED))
 
 ELSEWHERE = {
-    "feddif/iterations", "feddif/table3-formula", "feddif/subframes", "feddif/diffusion-rounds",
+    "feddif/iterations", "feddif/subframes", "feddif/diffusion-rounds",
     "feddw/overhead",
     "feddw/gradient", "advise/situations", "advise/natural",
 }  # fmt: skip

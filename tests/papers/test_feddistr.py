@@ -16,7 +16,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers import ReproductionRequest, feddistr, study
 from unskew.papers.claims import Claim
-from unskew.papers.feddistr import Level, nearest, reaching, slower
+from unskew.papers.feddistr import Level, nearest, reaching
 from unskew.papers.result import Result, Row
 from unskew.papers.study import Draft, merged
 from unskew.run.cell import Observer
@@ -108,16 +108,24 @@ def test_an_accuracy_is_reached_in_the_first_round_that_has_it() -> None:
     assert reaching({1: [0.1 + 0.2]}, [0.3]) == [1]
 
 
+def slower(first: Sequence[int | None], then: Sequence[int | None]) -> Claim:
+    """The claim about rounds until FedAvg is as good at xi 0 and .1, of 60 that were run."""
+    reached = {"xi 0": first, "xi 0.1": then}
+    levels = [Level(at, by_round={"fedavg": {60: ()}}, reached={"clients": of}) for at, of in reached.items()]
+    (claim,) = feddistr.slower_claims("", levels)
+    return claim
+
+
 def test_what_was_not_reached_took_one_round_more_at_least() -> None:
-    assert slower("", ("xi 0", [30, 40]), ("xi 0.1", [10, 21]), 60).holds is True
-    late = slower("", ("xi 0", [None, None]), ("xi 0.1", [10, 10]), 60)
+    assert slower([30, 40], [10, 21]).holds is True
+    late = slower([None, None], [10, 10])
     assert late.holds is True
     assert "+51.0 rounds (at least: not reached within 60 rounds in 2 of 2 seeds) in each" in late.evidence
-    assert slower("", ("xi 0", [10, 10]), ("xi 0.1", [30, 30]), 60).holds is False
+    assert slower([10, 10], [30, 30]).holds is False
     # A seed that took one round more at least may have taken a thousand: -31.8 ± 22.8 refutes nothing.
-    some = slower("", ("xi 0", [None, 10, 10, 10, 10]), ("xi 0.1", [60, 50, 50, 50, 50]), 60)
+    some = slower([None, 10, 10, 10, 10], [60, 50, 50, 50, 50])
     assert (some.holds, some.interval) == (None, pytest.approx((-54.6, -9.0), abs=0.1))
-    lost = slower("", ("xi 0", [30, 40]), ("xi 0.1", [10, None]), 60)
+    lost = slower([30, 40], [10, None])
     assert lost.holds is None
     assert lost.evidence == "at xi 0.1 not reached within 60 rounds in 1 of 2 seeds"
 
@@ -207,11 +215,7 @@ def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) ->
         each = found["fedavg", at, "bytes.total"].ours / ROUNDS
         for t, spent in zip(rounds.seeds, found["fedavg", at, "bytes.to_clients"].seeds, strict=True):
             assert spent == pytest.approx(t * each)
-    assert [c.text.partition(": ")[2] for c in result.claims if "xi 0:" in c.text] == [
-        "FedAvg transmits more until it is as good as FedDistr's clients",
-        "FedAvg transmits more until it is as good as FedDistr's server",
-    ]
-    assert result.claims[-1].text == "usps: FedAvg needs more rounds at xi 0 than at xi 0.057"
+    assert [c.text for c in result.claims] == ["usps: FedAvg needs more rounds at xi 0 than at xi 0.057"]
 
 
 @pytest.mark.usefixtures("_toy")

@@ -163,10 +163,12 @@ def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None 
         return mean if within is None else within - abs(mean)
 
     worst = min(wrong or open_ or steps, key=room)
-    which = f"{f', {len(wrong)} refuted,' if wrong else ''} the {'smallest' if within is None else 'largest'}"
-    evidence = f"of {len(steps)} differences{which}: {worst} {each[worst].evidence}"
-    if (bounds := wide[worst].interval) and len(steps) > 1:
-        evidence += f", [{bounds[0]:+.2f}, {bounds[1]:+.2f}] for {len(steps)} comparisons"
+    evidence = f"{worst}: {each[worst].evidence}"
+    if len(steps) > 1:
+        bounds = wide[worst].interval
+        evidence += "" if bounds is None else f", [{bounds[0]:+.2f}, {bounds[1]:+.2f}] for {len(steps)} comparisons"
+        evidence += f"; the {'smallest' if within is None else 'largest'} of {len(steps)}"
+        evidence += f", {len(wrong)} refuted" * bool(wrong)
     return Claim(text, False if wrong else None if open_ else True, evidence, seeds=each[worst].seeds)
 
 

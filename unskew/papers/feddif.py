@@ -21,7 +21,6 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import Passes
 from unskew.keys import Key
-from unskew.papers.claims import Claim
 from unskew.papers.result import Result, Row, over_seeds
 from unskew.papers.study import Draft, ReproductionRequest, compared, published
 from unskew.pricing import radio, summary, traffic
@@ -32,17 +31,12 @@ from unskew.world.channel import Channel
 
 EPSILON = published("feddif-table1")
 TABLE3 = published("feddif-table3")
-ENTRIES = [(m, s) for m, row in TABLE3.items() for s in ("hard", "soft", "IID") if f"{s} T" in row]
-"""(method, setting) of Table 3: all entries that are not N/A."""
-
-ERRATUM = ("FedSwap", "soft")
-"""Entry whose printed cost covers only its 450 iterations: the term in T is missing."""
 
 
-def table3(method: str, setting: str) -> tuple[int, int, float]:
-    """Communication rounds T, iterations I and megabytes of an entry of Table 3."""
-    rounds, passes, cost = (TABLE3[method][f"{setting} {column}"] for column in ("T", "I", "MB"))
-    return int(rounds), int(passes), cost
+def table3(method: str, setting: str) -> tuple[int, int]:
+    """Communication rounds T and iterations I of an entry of Table 3."""
+    rounds, passes = (TABLE3[method][f"{setting} {column}"] for column in ("T", "I"))
+    return int(rounds), int(passes)
 
 
 def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: int) -> Tensor:
@@ -77,7 +71,7 @@ def iterations(request: ReproductionRequest) -> Result:
     rounds, channel, model_ratio = draft["rounds"], PRESETS["p000"].channel, draft["models"] / draft["clients"]
     for (setting, alpha), level in itertools.product(draft["alphas"].items(), EPSILON["CIFAR-100"]):
         label, epsilon, labels = f"FedDif {level}, p000", EPSILON["CIFAR-100"][level], (alpha, 100, 500)
-        rounds_then, passes, _ = table3(f"FedDif {level}", setting)
+        rounds_then, passes = table3(f"FedDif {level}", setting)
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
         values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
         draft.add(label, setting, metric, values, printed)
@@ -86,27 +80,6 @@ def iterations(request: ReproductionRequest) -> Result:
         values = iterations_of(draft, rule, labels, rounds // 5, channel)
         draft.add(f"FedDif {level}, paper", setting, metric, values)
     draft.judge()
-    return draft.result()
-
-
-# ---------------------------------------------------------------- the cost formula (P000, Table 3)
-def table3_formula(request: ReproductionRequest) -> Result:
-    """3.11 * 15 * (T + I) MB against all published entries."""
-    draft = Draft.of(request)
-    off, without_t = {}, 0.0
-    for method, setting in ENTRIES:
-        rounds, passes, cost = table3(method, setting)
-        ours = radio.table3_mb(rounds, passes)
-        off[method, setting] = abs(ours - cost)
-        draft.add(method, setting, "cost_mb", [ours], cost)
-        if (method, setting) == ERRATUM:
-            without_t = abs(radio.table3_mb(0, passes) - cost)
-    worst = max(error for at, error in off.items() if at != ERRATUM)
-    text = f"3.11 * 15 * (T + I) is the published cost to rounding in {len(off) - 1} of {len(off)} entries"
-    draft.claims.append(Claim(text, worst <= 0.5, f"at most {worst:.2f} MB off"))
-    text = "FedSwap's entry for soft is 3.11 * 15 * I: its term of T is missing"
-    evidence = f"{without_t:.2f} MB off without the term, {off[ERRATUM]:.0f} MB with it"
-    draft.claims.append(Claim(text, without_t <= 0.5 < off[ERRATUM], evidence))
     return draft.result()
 
 

@@ -285,7 +285,7 @@ def _bounded(label: str, words: str, by_seed: Sequence[Sequence[float]], bound: 
     beyond = [math.log10(max(*r, math.ulp(0.0)) / bound) for r in by_seed]
     side = "reaches more than" if above else "stays below"
     text = f"{label}: in the classifier its gradient {side} {100 * bound:g} % of cross-entropy's, {words}"
-    claim = decide(text, beyond if above else [-d for d in beyond], "decades from it", 1.0)
+    claim = decide(text, beyond if above else [-d for d in beyond], "powers of ten from it", 1.0)
     most = ", ".join(f"{100 * max(r):.3g}" for r in by_seed)
     return replace(claim, evidence=f"at most {most} % by seed: {claim.evidence}")
 

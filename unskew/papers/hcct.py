@@ -313,7 +313,7 @@ def table4(request: ReproductionRequest) -> Result:
         for m in ("hcct", BY_PILOT, f"hcct{RELEASED}") if name == "Digit" else ():
             others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
             mine, *theirs = (draft.values(method, name, "error") for method in (m, *others))
-            steps = {f"{other} above it by": paired(e, mine) for other, e in zip(others, theirs, strict=True)}
+            steps = {f"{other} above it": paired(e, mine) for other, e in zip(others, theirs, strict=True)}
             draft.claims.append(every(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
     draft.judge()
     return draft.result()
