@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from unskew.papers import ReproductionRequest, feddif, result, study
-from unskew.papers.study import Draft
+from unskew.papers import ReproductionRequest, feddif, study
+from unskew.papers.claims import Row, over_seeds
+from unskew.papers.study import Draft, made
 from unskew.pricing import radio
 from unskew.run.cell import Observer
 
@@ -26,7 +27,7 @@ def test_the_cost_formula_is_the_published_one_but_for_an_erratum() -> None:
 
 def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
     """1,600 models to and from ten devices are 80 rounds: 175,554 / 80 = 2194.4 sub-frames in each."""
-    result = feddif.subframes(request("subframes", tmp_path, rounds=1, seeds=[0]))
+    result = made(request("subframes", tmp_path, rounds=1, seeds=[0]), feddif.subframes)
     printed = {(r.method, r.metric): r.paper for r in result.rows}
     assert printed["FedAvg", "subframes_per_round"] == 175_554 / 80
     assert printed["FedDif", "diffusion_rounds_per_round"] == 10.24
@@ -36,7 +37,7 @@ def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
 def test_diffusion_rounds_are_counted_for_each_value_and_even_labels_need_fewest(tmp_path: Path) -> None:
     """Ten clients with even labels train each model once and then gain nothing: no more than one diffusion round."""
     changes = {"rounds": 1, "seeds": [0], "sweeps": {"alpha": [0.1, 1.0, 100.0], "epsilon": [0.04]}}
-    found = feddif.diffusion_rounds(request("diffusion-rounds", tmp_path, **changes))
+    found = made(request("diffusion-rounds", tmp_path, **changes), feddif.diffusion_rounds)
     rounds = {r.setting: r for r in found.rows}
     assert rounds["alpha 1"].paper == rounds["epsilon 0.04"].paper == 10.24
     assert rounds["alpha 1"].seeds == rounds["epsilon 0.04"].seeds
@@ -44,10 +45,10 @@ def test_diffusion_rounds_are_counted_for_each_value_and_even_labels_need_fewest
     assert found.claims[0].text == "alpha 0.1 takes more diffusion rounds than alpha 100"
 
 
-def costs(method: str, formula: tuple[float, ...], mb: float) -> list[result.Row]:
+def costs(method: str, formula: tuple[float, ...], mb: float) -> list[Row]:
     numbers = {"formula_mb": formula, "megabytes": (mb,) * len(formula)}
-    rows = [result.over_seeds(method, "hard", f"to_target.{name}", v) for name, v in numbers.items()]
-    return [result.over_seeds(method, "hard", "global.accuracy", (0.5, 0.6, 0.7)), *rows]
+    rows = [over_seeds(method, "hard", f"to_target.{name}", v) for name, v in numbers.items()]
+    return [over_seeds(method, "hard", "global.accuracy", (0.5, 0.6, 0.7)), *rows]
 
 
 def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes(tmp_path: Path) 
     rows = costs("fedavg", (100.0, 110.0, 120.0), 10.0)
     rows += costs("feddif eps1", (50.0, 50.0, 60.0), 20.0)
     spent = (("fedavg", 3), ("feddif eps1", 2))
-    rows += [result.over_seeds(m, "hard", "to_target.subframes", (9.0,) * n) for m, n in spent]
+    rows += [over_seeds(m, "hard", "to_target.subframes", (9.0,) * n) for m, n in spent]
     draft = Draft(asked := request("accuracy", tmp_path), study.settings(asked), rows)
     draft.judge()
     _, formula, wire, subframes = draft.claims

@@ -15,10 +15,10 @@ from unskew.data import sources
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers import ReproductionRequest, feddistr, study
-from unskew.papers.claims import Claim
+from unskew.papers.claims import Claim, Row, over_seeds
 from unskew.papers.feddistr import Level, nearest, reaching
-from unskew.papers.result import Result, Row
-from unskew.papers.study import Draft, merged
+from unskew.papers.result import Result
+from unskew.papers.study import Draft, made, merged
 from unskew.run.cell import Observer
 
 SEEDS = (0, 1)
@@ -130,16 +130,19 @@ def test_what_was_not_reached_took_one_round_more_at_least() -> None:
     assert lost.evidence == "at xi 0.1 not reached within 60 rounds in 1 of 2 seeds"
 
 
-def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequence[float]) -> Level:
-    errors = {
-        **dict.fromkeys(("feddistr", "feddistr (server)"), mine),
-        **dict.fromkeys((*feddistr.BASELINES, "fedpft", "fedpft (server)", "oneshot", "ensemble", "alone"), others),
-    }
-    return Level(f"xi {xi:g}", errors, {key: {1: first} for key in feddistr.BASELINES})
+def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequence[float]) -> list[Row]:
+    many = ("fedavg", "fedprox", "scaffold", "moon")
+    numbers = {("feddistr", metric): mine for metric in ("error", "error.server")}
+    numbers |= dict.fromkeys(((m, "error") for m in (*many, "fedpft", "oneshot", "ensemble", "alone")), others)
+    numbers |= dict.fromkeys(((m, "error.first") for m in many), first)
+    return [over_seeds(m, f"usps, xi {xi:g}", metric, of) for (m, metric), of in numbers.items()]
 
 
-def claims(*levels: Level) -> list[Claim]:
-    return [claim for kind in ("flat", "ahead") for claim in feddistr.CLAIMS[kind]("usps", levels)]
+def claims(*levels: list[Row]) -> list[Claim]:
+    asked = ReproductionRequest("feddistr/tradeoff", "small", Path(), None, Observer())
+    draft = Draft(asked, study.settings_of(asked.name, asked.scale), [row for of in levels for row in of])
+    draft.judge()
+    return draft.claims
 
 
 def test_the_papers_claims_hold_where_its_figures_are_so_and_fail_where_they_are_not() -> None:
@@ -198,7 +201,7 @@ ROUNDS = 40
 def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) -> None:
     parts = {"fedavg": {"rounds": ROUNDS}}
     asked = request("communication", tmp_path, folder, on=["usps"], xi=[0.0, 0.057], parts=parts)
-    result = feddistr.overlap(asked)
+    result = made(asked, feddistr.overlap)
     found = rows(result)
     for xi in ("0", "0.057"):
         at = f"usps, xi {xi}"
@@ -236,7 +239,7 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
     rivals = {"compare": ["noised"], "methods": {"noised": noised}, "rounds": 2}
     others = {"rivals": rivals} if accountant else {}
     asked = request("privacy", tmp_path, folder, on=["usps"], sigmas=[0.01, 0.5], each=4, **others)
-    result = feddistr.privacy(asked)
+    result = made(asked, feddistr.privacy)
     found = rows(result)
     at = "usps, xi 0"
     assert found["sigma 0.5", at, "error"].ours > found["no noise", at, "error"].ours + 0.1

@@ -12,7 +12,8 @@ from unskew.history import load_run
 from unskew.keys import Key
 from unskew.papers import ReproductionRequest, feddw, keep
 from unskew.papers.result import Result
-from unskew.papers.study import merged, published
+from unskew.papers.study import made, merged, published
+from unskew.report import charts
 from unskew.run.cell import Observer
 
 TABLE1, TABLE4 = published("feddw-table1"), published("feddw-table4")
@@ -62,7 +63,7 @@ def by(result: Result) -> dict[tuple[str, str, str], Any]:
 
 # ---------------------------------------------------------------- the reproductions at toy size
 def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tmp_path: Path) -> None:
-    result = feddw.table1(request("table1", tmp_path))
+    result = made(request("table1", tmp_path), feddw.table1)
     rows = by(result)
     g, p, pg = "global.accuracy", "personal.accuracy.mean", "personal_on_global.accuracy.mean"
     for (method, setting, metric), row in rows.items():
@@ -86,7 +87,7 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
 
 @pytest.mark.usefixtures("drawn")
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
-    result = feddw.compatibility(request("compatibility", tmp_path))
+    result = made(request("compatibility", tmp_path), feddw.compatibility)
     rows, own, there = by(result), "cifar10, pathological", "cifar100, pathological"
     claims = {c.text: c for c in result.claims}
     for method, printed in TABLE4.items():
@@ -101,16 +102,16 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
     assert gains["+dw helps fedavg on cifar10, pathological"] == "+9.37"
     assert gains["+dw helps moon on cifar10, pathological"] == ""
     assert gains["+dw helps moon on cifar100, pathological"] == "+3.77"
-    assert [name for name, _ in result.figures] == ["cifar10.svg", "cifar100.svg"]
-    for _, svg in result.figures:
-        assert all(f">{base}<" in svg.decode() for base in TABLE4 if not base.endswith("+dw"))
+    assert [*result.files()] == ["what-the-term-adds-cifar10.svg", "what-the-term-adds-cifar100.svg"]
+    for chart in result.figures:
+        assert all(f">{base}<" in charts.file(chart).decode() for base in TABLE4 if not base.endswith("+dw"))
 
 
 @pytest.fixture(scope="module")
 def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """The reproduction of distances, run once, and its folder."""
     folder = tmp_path_factory.mktemp("consistency")
-    return feddw.consistency(request("consistency", folder)), folder
+    return made(request("consistency", folder), feddw.consistency), folder
 
 
 @pytest.mark.slow
@@ -134,13 +135,12 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
     )
     folder = keep(result, tmp_path / "kept")
     drawn = {p.name for p in folder.glob("*.svg")}
-    relations = {f"relations-{which}-iid.svg" for which in ("fedavg", "fedavg-non", "feddw-non", "feddw-mu-10-non")}
-    assert drawn == {"plot.svg", "features.svg", "norms.svg", *relations}
+    assert len(drawn) == len(result.files()) == 1 + 4 + 2
     assert all(f"]({name})" in (folder / "README.md").read_text("utf-8") for name in drawn)
 
 
 def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
-    result = feddw.scale(request("scale", tmp_path))
+    result = made(request("scale", tmp_path), feddw.scale)
     papers = {
         (r.method, r.setting.split(": ")[0]): r.paper
         for r in result.rows
@@ -168,7 +168,7 @@ def too_fast(label: str) -> dict[str, Any]:
 
 def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     changes = {"compare": ["fedavg", "moon", "feddw"], "grounds": {"cifar10": {"rounds": 2}}}  # three points of a curve
-    result = feddw.table1(request("table1", tmp_path, experiment=too_fast("moon"), **changes))
+    result = made(request("table1", tmp_path, experiment=too_fast("moon"), **changes), feddw.table1)
     lost = [r for r in result.rows if r.method == "moon"]
     assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
         (f"cifar10, {s}", "global.accuracy", TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
@@ -186,7 +186,7 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
 
 def test_where_feddw_itself_diverges_there_is_no_average(tmp_path: Path) -> None:
     changes = {"experiment": too_fast("feddw"), "compare": ["fedavg", "feddw"], "on": ["cifar10, pathological"]}
-    assert feddw.table1(request("table1", tmp_path, **changes)).claims[-1].evidence == "no interval"
+    assert made(request("table1", tmp_path, **changes), feddw.table1).claims[-1].evidence == "no interval"
 
 
 # ---------------------------------------------------------------- overhead
@@ -205,7 +205,7 @@ def test_an_overhead_is_held_against_its_bar(
     rows.append(_measured("resnet18/b128", "perfedavg", 1.9))
     rows += [_measured("mlp/b128", who, 1.0) for who in ("fedavg", "fedavg again", "soft labels", "feddw")]
     monkeypatch.setattr(feddw, "measure", lambda turns, say: rows)
-    result = feddw.overhead(request("overhead", tmp_path))
+    result = made(request("overhead", tmp_path), feddw.overhead)
     (claim,) = result.claims
     assert claim.holds is verdict
     assert f"median {ratio:.3f}, middle half [{ratio - 0.01:.3f}, {ratio + 0.01:.3f}]" in claim.evidence
@@ -217,7 +217,7 @@ def test_an_overhead_is_held_against_its_bar(
 
 # ---------------------------------------------------------------- the term's gradient
 def test_the_terms_gradient_is_in_the_classifier_alone_and_grows_with_mu(tmp_path: Path) -> None:
-    result = feddw.gradient(request("gradient", tmp_path, rounds_before=[1], experiment={"seeds": [0]}))
+    result = made(request("gradient", tmp_path, rounds_before=[1], experiment={"seeds": [0]}), feddw.gradient)
     ratios = {(r.method, r.metric.removeprefix("gradient_ratio.")): r.ours for r in result.rows}
     assert {r.setting for r in result.rows} == {"round 2"}
     assert len(ratios) == len(result.rows) == 2 * 3

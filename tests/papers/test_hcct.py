@@ -130,8 +130,7 @@ def reproduce(
         table["experiment"] = {**table["experiment"], "methods": methods}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "settings", lambda _: table)
-        result: Result = papers.REPRODUCTIONS.resolve(asked.name)(asked)
-    return result
+        return study.made(asked, papers.REPRODUCTIONS.resolve(asked.name))
 
 
 @pytest.mark.slow

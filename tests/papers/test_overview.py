@@ -6,8 +6,8 @@ import pytest
 
 from unskew.errors import ConfigError, RunError
 from unskew.papers import keep, overview
-from unskew.papers.claims import Claim, decide
-from unskew.papers.result import Result, over_seeds
+from unskew.papers.claims import Claim, decide, over_seeds
+from unskew.papers.result import Result
 
 
 def result(name: str, *claims: Claim, seconds: float = 60.0, scale: str = "small") -> Result:

@@ -4,20 +4,18 @@ TABLE names every reproduction; `unskew reproduce NAME` runs one.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers.result import Result
 from unskew.papers.result import keep as keep_result
-from unskew.papers.study import FOLDER, SCALES, ReproductionRequest, layers_of, merged
-from unskew.references import makes
+from unskew.papers.study import FOLDER, SCALES, Draft, ReproductionRequest, layers_of, made, merged
 from unskew.registry import Registry
 from unskew.run.cell import Observer
 
-COMPARE = "unskew.papers.study:compare"
+COMPARED = "unskew.papers.study:compared"
 PAPERS = ("noniid", "feddif", "hcct", "feddw", "feddistr", "natural", "advise")
 
 
@@ -26,17 +24,22 @@ def _of(paper: str) -> dict[str, tuple[str, str]]:
     every = config.read_toml(FOLDER / f"{paper}.toml")["reproductions"]
     whole = {f"{paper}/{name}": merged(*layers_of(every, name)) for name in every}
     here = f"unskew.papers.{paper}:"
-    return {name: (here + of["make"] if "make" in of else COMPARE, of["title"]) for name, of in whole.items()}
+    return {name: (here + of["make"] if "make" in of else COMPARED, of["title"]) for name, of in whole.items()}
 
 
 TABLE = {name: entry for paper in PAPERS for name, entry in _of(paper).items()}
+
+
+def _takes_a_draft(target: Any) -> bool:
+    return callable(target) and Draft in get_type_hints(target).values()
+
 
 REPRODUCTIONS = Registry(
     "reproduction",
     "unskew.reproductions",
     {name: target for name, (target, _) in TABLE.items()},
-    "a function annotated to return a Result, as in def mine(request: ReproductionRequest) -> Result",
-    partial(makes, lambda kind: kind is Result),
+    "a function of a Draft, as in def mine(draft: Draft) -> None",
+    _takes_a_draft,
     about={name: about for name, (_, about) in TABLE.items()},
 )
 
@@ -63,10 +66,10 @@ def reproduce(
         ConfigError: If there is no such reproduction or scale.
         DataError: If its data are missing.
     """
-    make: Callable[[ReproductionRequest], Result] = REPRODUCTIONS.resolve(name)
+    make: Callable[[Draft], object] = REPRODUCTIONS.resolve(name)
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    return make(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}))
+    return made(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}), make)
 
 
 def keep(result: Result, root: Path) -> Path:
@@ -78,4 +81,4 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-__all__ = ["REPRODUCTIONS", "TABLE", "ReproductionRequest", "Result", "keep", "reproduce"]
+__all__ = ["REPRODUCTIONS", "TABLE", "Draft", "ReproductionRequest", "Result", "keep", "reproduce"]

@@ -31,8 +31,7 @@ from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, decide
-from unskew.papers.result import Result
-from unskew.papers.study import Draft, ReproductionRequest
+from unskew.papers.study import Draft
 from unskew.protocol import SgdConfig
 from unskew.report.worth import bracket
 
@@ -192,17 +191,16 @@ class Asking(CellWork):
         return {"situation": dataclasses.asdict(ask(**asked)), "seconds": time.monotonic() - began}
 
 
-def situations(request: ReproductionRequest) -> Result:
+def situations(draft: Draft) -> None:
     """Ask for advice on simulated sites, and count wrong answers; an interrupted run is resumed."""
-    draft = Draft.of(request)
     size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
     asked = [{"recipe": recipe, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
-    request.folder.mkdir(parents=True, exist_ok=True)
+    draft.request.folder.mkdir(parents=True, exist_ok=True)
 
     def note(cell: QueuedCell, answer: Any) -> None:
-        request.callback.note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
+        draft.request.callback.note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
 
-    with queue(request.folder / "situations.sqlite") as kept:
+    with queue(draft.request.folder / "situations.sqlite") as kept:
         (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=note)
     by_recipe: dict[str, list[Situation]] = {}
     for of, answer in zip(asked, answers, strict=True):
@@ -221,7 +219,6 @@ def situations(request: ReproductionRequest) -> Result:
     gain = claim.evidence.partition(" over ")[0]
     evidence = f"over FedAvg {gain}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
     draft.claims.append(replace(claim, evidence=evidence))
-    return draft.result()
 
 
 COLUMNS_SHOWN: dict[str, Callable[[Situation], float]] = {
@@ -254,9 +251,8 @@ def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[i
 
 
 # ---------------------------------------------------------------- natural suites
-def natural(request: ReproductionRequest) -> Result:
+def natural(draft: Draft) -> None:
     """Ask for advice on five natural suites (resumed if interrupted), and compare it with a full comparison."""
-    draft = Draft.of(request)
     for name, table in draft.on(draft["grounds"]).items():
         began = time.monotonic()
         without = table.pop("without", ())
@@ -265,12 +261,12 @@ def natural(request: ReproductionRequest) -> Result:
         asked, compared = (draft.experiment(name, {**table, "methods": of})
                            for of in ({"FedAvg": {"name": "fedavg"}}, methods))  # fmt: skip
         advice = advise_experiment(
-            asked, note=request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
-            folder=request.folder / name,
+            asked, note=draft.request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
+            folder=draft.request.folder / name,
         )  # fmt: skip
         seeds, label, measure = advice.check.seeds, advice.method.label, advice.sites.measure
         plan = _at_best_rates(advice.sites, compared.methods, seeds)
-        scores = _played(advice.sites, plan, request.folder / name / "comparison.sqlite")
+        scores = _played(advice.sites, plan, draft.request.folder / name / "comparison.sqlite")
         draft.claims.append(_suite_claim(name, advice, scores))
         for m, of in {**scores, f"advice: {label}": advice.check.results[label]}.items():
             draft.add(m, name, measure.label, [s.mean for s in of])
@@ -280,7 +276,6 @@ def natural(request: ReproductionRequest) -> Result:
     text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best"
     every = True if all(near) else False if False in near else None
     draft.claims.insert(0, Claim(text, every, f"{sum(h is True for h in near)} of {len(near)}"))
-    return draft.result()
 
 
 def _suite_claim(name: str, advice: Advice, scores: ByLabel) -> Claim:

@@ -52,8 +52,8 @@ from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.files import write_atomically
 from unskew.papers import study
-from unskew.papers.claims import Claim, Comparison
-from unskew.papers.result import Result, Row, over_seeds
+from unskew.papers.claims import Claim, Comparison, Row, over_seeds
+from unskew.papers.result import Result
 from unskew.record.logs import rows
 from unskew.run.again import complete
 from unskew.run.cell import Observer
@@ -329,7 +329,7 @@ def standing(planned: Planned, kept: Queue) -> Standing:
         ended = f"{rule.most} seeds, the most"
     claim = so_far(asked, values, rule).claim
     more = f"; {ended}" if ended not in ("", DECIDED) else ""
-    text = asked.said(asked.above, asked.below, asked.experiment)
+    text = asked.text.format(above=asked.above, below=asked.below, where=asked.experiment)
     return Standing(dataclasses.replace(claim, text=text, evidence=claim.evidence + more), ended)
 
 

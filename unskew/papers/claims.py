@@ -6,18 +6,19 @@ else is undecided.  "Level" is a pair of one-sided tests of equivalence, at 2.5 
 decides all verdicts.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import fmean
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt
 
 from unskew.report import stats
-from unskew.report.stats import CONFIDENCE
+from unskew.report.stats import CONFIDENCE, Spread
 from unskew.tasks.measure import Measure
 
 SAME = 0.01
@@ -32,13 +33,47 @@ POINTS = "points"
 """Unit of the differences that LEVEL is about."""
 
 
+# ---------------------------------------------------------------- numbers, and claims about them
+@dataclass(frozen=True)
+class Row:
+    """One number.
+
+    Attributes:
+        paper: The published value; None if nothing was published.
+        ours: Mean over seeds (or clients); None if there is none, and `note` says why.
+        std: Spread over `spread_over`; None for fewer than two values.
+        seeds: The value of each seed.
+        note: Reason for a missing value, such as "diverged in seed 1, round 3"; empty if there is a value.
+    """
+
+    method: str
+    setting: str
+    metric: str
+    paper: float | None
+    ours: float | None
+    std: float | None
+    spread_over: Literal["seeds", "clients"]
+    seeds: tuple[float, ...]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as `reproduce --json` prints it; `note` only without a value."""
+        return {name: value for name, value in asdict(self).items() if name != "note" or value}
+
+
+def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
+    """A row with the mean and spread of one value for each seed."""
+    spread, mean = Spread(tuple(values)), fmean(values) if values else None
+    return Row(method, setting, metric, paper, mean, spread.std, "seeds", spread.values, "" if values else "no value")
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim and its evidence.
 
     Attributes:
         level: It does not hold because the two numbers it compares are level.
-        seeds: Number of seeds behind it; 0 if it is not about seeds.
+        seeds: Row of seeds behind it; 0 if it is not about seeds.
         interval: That of the difference, as the evidence shows it.
         published: The paper's difference, likewise.
     """
@@ -133,7 +168,7 @@ def decide(
     if bounds is not None:
         shown = factor * low, factor * high
         name = "confidence sequence" if sequential else "interval"
-        evidence += f", 95 % {name} [{shown[0]:{form}}, {shown[1]:{form}}] over {n} seeds"
+        evidence += f", {100 * confidence:.4g} % {name} [{shown[0]:{form}}, {shown[1]:{form}}] over {n} seeds"
     elif n:
         evidence += f" in {'each of ' if constant else ''}{n} seed{'s' * (n > 1)}, no interval"
     if within is not None:
@@ -144,13 +179,13 @@ def decide(
     return Claim(text, holds, evidence, level, n, shown, None if published is None else factor * published)
 
 
-def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None = None) -> Claim:
-    """The claim that several paired differences are all above zero, or all within a margin of it.
+def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None = None, least: float = 0.0) -> Claim:
+    """The claim that several paired differences are all above zero, or another number, or all within a margin of zero.
 
     It holds if every 95 % interval is.  It does not hold if one lies on the other side, widened for their number
     (Bonferroni).  Differences that do not vary decide by themselves.  The evidence is the worst that decides.
     """
-    single = partial(decide, within=within, counts=True)
+    single = partial(decide, within=within, least=least, counts=True)
     widened = partial(single, confidence=1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1))
     each, wide = ({name: of(name, apart) for name, apart in steps.items()} for of in (single, widened))
     wrong = [name for name, claim in wide.items() if claim.holds is False]
@@ -177,19 +212,25 @@ def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None 
 class Comparison:
     """The claim that one method's number is above another's, seed by seed, or with `within` that they are level.
 
+    Pairs that it puts in the same words are one claim about all of them (`every`).  A pattern is names between |, in
+    which * matches any part.
+
     Attributes:
-        text: The claim, where {above}, {below} and {where} stand for the two methods and the run, {setting} for the
-            last part of its name, {paper} for the published number of the first.
-        above, below: Labels of the methods.  * matches any part, which {below} repeats; each matching pair is a claim.
+        text: The claim, where {above}, {below} and {where} stand for the two methods and the first's run, {ground} and
+            {setting} for the first and the last part of its name, {base} for the second's, {paper} for the published
+            number of the first.
+        above, below: Patterns of the methods' labels; the first may repeat the second as {below}.
         metric: What is compared, where {headline} is the task's measure; by default that of the global model, in a
             campaign of clients' own models where one of the methods is for these.
         against: The metric of the second, where it is another.
+        where: Pattern of the runs of the first.
+        base: Pattern of the runs of the second, where it is not the same; may have {ground}.
         over: In place of a second method: a number that the first's is to be above.
         near: In place of a second method: the share of its published number that the first's is to be within.
         better: The first's is to be the better number: the smaller one where that is better.
+        beyond: The difference is to be greater than this.
         within: In place of above: the difference must be within this of zero.
         share: The difference is a share of the first's number.
-        where: The settings in which it is claimed; * matches any.
         published: It is claimed only where the paper has the first above the second.
         unit, factor, form: How a difference is shown, where the metric is no measure of models.
     """
@@ -199,12 +240,14 @@ class Comparison:
     below: str = "*"
     metric: str = "global.{headline}"
     against: str = ""
+    where: str = "*"
+    base: str = ""
     over: float | None = None
     near: Annotated[float, Gt(0.0)] | None = None
     better: bool = False
+    beyond: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
     share: bool = False
-    where: str = "*"
     published: bool = False
     unit: str = POINTS
     factor: float = 100.0
@@ -215,12 +258,20 @@ class Comparison:
         """True if it is about one method."""
         return self.over is not None or self.near is not None
 
-    def fits(self, above: str, below: str, where: str, gain: float | None) -> bool:
-        """True if it is about these two methods; `gain` is the published difference."""
-        names = ((above, self.above.format(below=below)), (below, self.below), (where, self.where))
-        two = above != below or self.against not in ("", self.metric) or self.alone
-        wanted = two and all(fnmatchcase(name, pattern) for name, pattern in names)
-        return wanted and (not self.published or (gain is not None and gain > 0))
+    def pairs(self, rows: Sequence[Row], where: str) -> Iterator[tuple[Row, Row]]:
+        """The rows that it compares, of which the first is of this run; twice the same if it is about one method."""
+        ground = where.partition(", ")[0]
+        first = [r for r in rows if (r.setting, r.metric) == (where, self.metric) and _fits(where, self.where)]
+        if self.alone:
+            yield from ((r, r) for r in first if _fits(r.method, self.above))
+            return
+        base = self.base.format(ground=ground) or where
+        second = [r for r in rows if r.metric == (self.against or self.metric) and _fits(r.setting, base)]
+        for a, b in itertools.product(first, second):
+            another = (a.method, a.metric, a.setting) != (b.method, b.metric, b.setting)
+            named = _fits(b.method, self.below) and _fits(a.method, self.above.format(below=b.method))
+            if another and named and (not self.published or (_gain(a, b) or 0.0) > 0):
+                yield a, b
 
     def about(self, measures: Sequence[Measure]) -> Self:
         """The claim about a task with these measures, the headline first; `better` stays where less is better."""
@@ -232,10 +283,23 @@ class Comparison:
         better, unit = self.better and not shown.higher, POINTS if shown.percent else shown.label
         return replace(self, metric=metric, against=against, better=better, unit=unit, factor=shown.scale, form=form)
 
-    def said(self, above: str, below: str, where: str, paper: float | None = None) -> str:
-        """Its text for two methods in a run."""
-        setting = where.partition(":")[0].rpartition(", ")[2]
-        return self.text.format(above=above, below=below, where=where, setting=setting, paper=paper)
+    def said(self, a: Row, b: Row) -> str:
+        """Its text for two rows."""
+        ground, setting = a.setting.partition(", ")[0], a.setting.partition(":")[0].rpartition(", ")[2]
+        names = {"above": a.method, "below": b.method, "where": a.setting, "base": b.setting, "paper": a.paper}
+        return self.text.format(ground=ground, setting=setting, **names)
+
+    def of(self, text: str, pairs: Sequence[tuple[Row, Row]]) -> Claim:
+        """The claim about pairs that have the same text."""
+        if len(pairs) == 1:
+            ((a, b),) = pairs
+            return self.claim(text, a.seeds, b.seeds, a.paper if self.alone else _gain(a, b))
+        parts = [(a.method, b.method, a.setting.rpartition(", ")[2]) for a, b in pairs]
+        vary = [i for i, of in enumerate(zip(*parts, strict=True)) if len(set(of)) > 1 and (i != 1 or not self.base)]
+        within, margin = (None if n is None else n / self.factor for n in (self.within, self.beyond))
+        steps = {", ".join(names[i] for i in vary): paired(a.seeds, b.seeds, margin or 0.0)
+                 for names, (a, b) in zip(parts, pairs, strict=True)}  # fmt: skip
+        return every(text, steps, within)
 
     def claim(
         self,
@@ -257,10 +321,19 @@ class Comparison:
         if these and those and len(these) != len(those):
             return Claim(text, None, f"in {min(len(these), len(those))} of {max(len(these), len(those))} seeds alone")
         if self.better:
-            these, those = those, these
-        apart = paired(these, those)
+            these, those, published = those, these, None if published is None else -published
+        apart = paired(these, those, self.beyond / self.factor)
         if self.share:
             apart = [d / a for d, a in zip(apart, these, strict=bool(apart))]
         within = None if self.within is None else self.within / self.factor
         gain = published if within is None else None
         return decide(text, apart, self.unit, self.factor, self.form, gain, sequential, within=within)
+
+
+def _fits(name: str, patterns: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
+
+
+def _gain(a: Row, b: Row) -> float | None:
+    """The published difference."""
+    return None if a.paper is None or b.paper is None else a.paper - b.paper

@@ -21,8 +21,8 @@ from unskew.decide.forecast.dry_run import untrained_rounds
 from unskew.history import History
 from unskew.info import Passes
 from unskew.keys import Key
-from unskew.papers.result import Result, Row, over_seeds
-from unskew.papers.study import Draft, ReproductionRequest, compared, published
+from unskew.papers.claims import Row, over_seeds
+from unskew.papers.study import Draft, compared, published
 from unskew.pricing import radio, summary, traffic
 from unskew.pricing.radio import PRESETS
 from unskew.report.stats import curve
@@ -62,12 +62,12 @@ def iterations_of(*asked: Any) -> list[float]:
 
 
 # ---------------------------------------------------------------- local-training iterations per round (P000, Table 3)
-def iterations(request: ReproductionRequest) -> Result:
+def iterations(draft: Draft) -> None:
     """FedDif's auctions without training on labels like CIFAR-100's, stopped as in P000's code and as in its text.
 
     The rule of the code trains as often as published, that of the text more often.
     """
-    draft, metric = Draft.of(request), "iterations_per_round"
+    metric = "iterations_per_round"
     rounds, channel, model_ratio = draft["rounds"], PRESETS["p000"].channel, draft["models"] / draft["clients"]
     for (setting, alpha), level in itertools.product(draft["alphas"].items(), EPSILON["CIFAR-100"]):
         label, epsilon, labels = f"FedDif {level}, p000", EPSILON["CIFAR-100"][level], (alpha, 100, 500)
@@ -75,18 +75,15 @@ def iterations(request: ReproductionRequest) -> Result:
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
         values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
         draft.add(label, setting, metric, values, printed)
-        request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
+        draft.request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
         rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
         values = iterations_of(draft, rule, labels, rounds // 5, channel)
         draft.add(f"FedDif {level}, paper", setting, metric, values)
-    draft.judge()
-    return draft.result()
 
 
 # ---------------------------------------------------------------- sub-frames (P001, Table II)
-def subframes(request: ReproductionRequest) -> Result:
+def subframes(draft: Draft) -> None:
     """Sub-frames of a round of FedAvg with ten devices, and of FedDif, in P001's cell."""
-    draft = Draft.of(request)
     rounds, devices, preset = draft["rounds"], draft["clients"], PRESETS["p001"]
     paper = published("feddif-p001")
     # A round of FedAvg sends a model to each device and gets one back.
@@ -113,15 +110,12 @@ def subframes(request: ReproductionRequest) -> Result:
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
         if name != "FedAvg":
             draft.add(name, where, "diffusion_rounds_per_round", hops, paper.get(name, {}).get("diffusion rounds"))
-        request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
-    draft.judge()
-    return draft.result()
+        draft.request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
 
 
 # ---------------------------------------------------------------- diffusion rounds (P001, Figs. 3 to 5)
-def diffusion_rounds(request: ReproductionRequest) -> Result:
+def diffusion_rounds(draft: Draft) -> None:
     """Diffusion rounds of P001's auction, without training, by alpha, epsilon, gamma_min and the distance's metric."""
-    draft = Draft.of(request)
     base, printed = draft["base"], published("feddif-p001")["FedDif"]["diffusion rounds"]
     for option, values in draft["sweeps"].items():
         hops: dict[float | str, list[float]] = {}
@@ -133,24 +127,16 @@ def diffusion_rounds(request: ReproductionRequest) -> Result:
             hops[value] = [n - 1.0 for n in means]
             setting = f"{option} {value}" if isinstance(value, str) else f"{option} {value:g}"
             draft.add("FedDif", setting, "diffusion_rounds", hops[value], printed if value == base[option] else None)
-        if option in draft["fewer"]:
-            first, last = values[0], values[-1]
-            text = f"{option} {first:g} takes more diffusion rounds than {option} {last:g}"
-            draft.above(text, hops[first], hops[last], "rounds", 1.0)
         draft.curves = {**draft.curves, option: curve(range(len(values)), list(hops.values()), len(draft["seeds"]))}
-    return draft.result()
 
 
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
-def accuracy(request: ReproductionRequest) -> Result:
+def accuracy(draft: Draft) -> None:
     """Accuracy of FedDif at three thresholds and of its rivals, and their cost until FedAvg's peak."""
-    draft = Draft.of(request)
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compare"]]
-    request.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
+    draft.request.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
     for where, history in compared(draft).items():
         draft.rows += cost_rows(history, where)
-    draft.judge()
-    return draft.result()
 
 
 SHOWN = ("rounds", "megabytes", "subframes", "hz_s", "joules.transmit", "joules.compute")

@@ -11,7 +11,7 @@ xi         average entanglement of five clients; the value reached with whole im
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,11 +27,10 @@ from unskew.history import History
 from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.claims import Claim, decide, every, paired
-from unskew.papers.result import Result, plot
+from unskew.papers.claims import Claim, decide, paired
+from unskew.papers.result import lines
 from unskew.papers.study import (
     Draft,
-    ReproductionRequest,
     final,
     merged,
     percent,
@@ -46,14 +45,6 @@ TABLE2 = published("feddistr-table2")
 FedDistr's are read as all clients' embeddings together."""
 
 UTILITY_LOSS = {method: cells["utility loss"] / 100 for method, cells in published("feddistr-text").items()}
-
-BASELINES = ("fedavg", "fedprox", "scaffold", "moon")
-
-FLAT = 0.05
-"""Largest difference of two errors that the paper calls "about" the same."""
-
-WIDE = 0.10
-"""A wide margin."""
 
 
 # ---------------------------------------------------------------- runs and their numbers
@@ -118,54 +109,49 @@ class Level:
         at: The option of the split and its value, as in "xi 0".
         errors: Final errors, by name and seed; with SERVER behind it a name is that of the server's classifier.
         by_round: Errors after each round of the methods with many rounds.
-        sent: Bytes sent up to each round, by method and seed; one-round methods send all in the first.
         reached: The first round at which FedAvg was as good as FedDistr's clients, and as its server.
     """
 
     at: str
     errors: dict[str, Sequence[float]] = field(default_factory=dict)
     by_round: dict[str, Mapping[int, Sequence[float]]] = field(default_factory=dict)
-    sent: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     reached: dict[str, Sequence[int | None]] = field(default_factory=dict)
 
 
-def overlap(request: ReproductionRequest) -> Result:
+def overlap(draft: Draft) -> None:
     """FedDistr's one round, and rivals with one or many, at every value of one option of the split."""
-    draft = Draft.of(request)
     over, (x, y) = draft["over"], draft["axes"]
     for name, table in draft.on(draft["on"]).items():
         levels = [_level(draft, table, name, over, value) for value in draft[over]]
-        draft.claims += [claim for kind in draft["claims"] for claim in CLAIMS[kind](name, levels)]
+        draft.claims += slower_claims(name, levels) if draft.settings.get("slower") else ()
         places = range(1, len(levels) + 1)
-        lines = {m: percent(places, [level.errors[m] for level in levels]) for m in levels[0].errors if m != "alone"}
+        by_value = {m: percent(places, [level.errors[m] for level in levels]) for m in levels[0].errors if m != "alone"}
         if draft.curves:
-            drawing = plot(f"{request.name}: {name}", request.scale, lines, (x, y))
-            draft.figures.append((f"{over}-{name}.svg", drawing))
-        draft.curves = draft.curves or lines
+            draft.figures.append(lines(f"{name} by {over}", by_value, (x, y)))
+        draft.curves = draft.curves or by_value
         for level in levels if levels[0].by_round else ():
             rounds = max(map(max, level.by_round.values()))
             once = {m: {1: e, rounds: e} for m, e in level.errors.items() if m != "alone"}
             curves = {m: percent(by, list(by.values())) for m, by in {**once, **level.by_round}.items()}
-            drawing = plot(f"{request.name}: {name}, {level.at}", request.scale, curves, ("round", y))
-            draft.figures.append((f"rounds-{name}-{level.at.replace(' ', '-')}.svg", drawing))
-    return draft.result()
+            draft.figures.append(lines(f"{name}, {level.at}", curves, ("round", y)))
 
 
 def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value: float) -> Level:
     """The reproduction's parts under one split, each in a run of its own, as rows and as a level."""
     level, where = Level(f"{over} {value:g}"), f"{name}, {over} {value:g}"
+    sent: dict[str, Sequence[Sequence[float]]] = {}  # up to each round, by seed
     printed = TABLE2.get(f"{value:g}", {}) if over == "xi" else {}
     for part, layer in draft["parts"].items():
         history = at(draft, f"{name}-{over}-{value:g}-{part}", ground, {over: value}, layer)
         for m in history.methods:
             ways = [by_round(history, m, f"bytes.{way}").values() for way in ("down", "up")]
-            level.sent[m] = np.add(*map(np.array, map(list, ways))).cumsum(0).T.tolist()
+            sent[m] = np.add(*map(np.array, map(list, ways))).cumsum(0).T.tolist()
             if m == "fedavg":
                 parameters = [float(read_json(history.folder / "run.json")["parameters"])] * len(history.record.seeds)
                 draft.add(m, where, "numbers.once", parameters, TABLE2["0"]["fedavg parameters"])
             if m == "oneshot":
                 # Of an ensemble nothing but the models has to travel: the voting is done at the server.
-                level.sent["ensemble"] = [[b] for b in final(history, m, "bytes.up")]
+                sent["ensemble"] = [[b] for b in final(history, m, "bytes.up")]
             if m == "alone":
                 data = sources.load(ground["task"]["data"], draft.request.data_dir)
                 level.errors["ensemble"] = [voted(history, m, data, seed) for seed in ground["seeds"]]
@@ -182,12 +168,12 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
         draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, paper)
         if m in level.by_round:
             draft.add(m, where, "error.first", level.by_round[m][1])
-        if m in level.sent:
-            draft.add(m, where, "bytes.total", [by[-1] for by in level.sent[m]])
+        if m in sent:
+            draft.add(m, where, "bytes.total", [by[-1] for by in sent[m]])
     for whose, wanted in WHOSE.items() if {"fedavg"} & level.by_round.keys() and "feddistr" in level.errors else ():
         first = level.reached[whose] = reaching(level.by_round["fedavg"], level.errors[wanted])
         draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
-        there = [(t, by[t - 1]) for t, by in zip(first, level.sent["fedavg"], strict=True) if t is not None]
+        there = [(t, by[t - 1]) for t, by in zip(first, sent["fedavg"], strict=True) if t is not None]
         if there:
             paper = printed.get("fedavg rounds") if whose == "clients" else None
             draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper)
@@ -226,38 +212,6 @@ def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> 
     ]
 
 
-# ---------------------------------------------------------------- claims about levels
-def flat_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
-    """The claims that FedDistr's errors stay within a margin of those at the first level."""
-    base, *others = levels
-    over, _, value = base.at.rpartition(" ")
-    for who in (m for m in base.errors if m.startswith("feddistr")):
-        yield every(
-            f"{source}: the error of {who} is flat in {over}, within {100 * FLAT:g} points of that at {value}",
-            {level.at: paired(level.errors[who], base.errors[who]) for level in others},
-            FLAT,
-        )
-
-
-def ahead_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
-    """The paper's claims against methods with many rounds, and our claim against those with one."""
-    base = levels[0]
-    many = [m for m in BASELINES if m in base.by_round]
-    once = [m for m in ("fedpft", "oneshot", "ensemble") if m in base.errors]
-    for who in WHOSE.values():
-        first = {(m, at): (at.by_round[m][1], at.errors[who], WIDE) for at in levels for m in many}
-        text = f"{source}: after one round {who} is ahead of {', '.join(many)} by {100 * WIDE:g} points everywhere"
-        steps = {f"{m} at {at.at}, beyond {100 * WIDE:g}": paired(*of) for (m, at), of in first.items()}
-        yield every(text, steps)
-        text = f"{source}: {who} stays ahead of {', '.join(many)} at {base.at}"
-        yield every(text, {f"{m} above it": paired(base.errors[m], base.errors[who]) for m in many})
-        if once:
-            text = f"{source} (not the paper's): {who} errs less than {', '.join(once)}, all of one round, everywhere"
-            names = [who.replace("feddistr", m) if m == "fedpft" else m for m in once]
-            pairs = ((m, at) for at in levels for m in names)
-            yield every(text, {f"{m} at {of.at} above it": paired(of.errors[m], of.errors[who]) for m, of in pairs})
-
-
 def slower_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
     """Whether FedAvg takes more rounds until it is as good as FedDistr's clients where labels overlap less (Table 2).
 
@@ -280,20 +234,12 @@ def slower_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
         yield replace(claim, holds=None) if missed and claim.holds is False else claim
 
 
-CLAIMS: dict[str, Callable[[str, Sequence[Level]], Iterable[Claim]]] = {
-    "flat": flat_claims,
-    "ahead": ahead_claims,
-    "slower": slower_claims,
-}
-
-
 # ---------------------------------------------------------------- noise on embeddings (Fig. 5)
 PLAIN = "no noise"
 
 
-def privacy(request: ReproductionRequest) -> Result:
+def privacy(draft: Draft) -> None:
     """Error, epsilon and nearest copies, by noise on embeddings."""
-    draft = Draft.of(request)
     ((name, table),), xi = draft.on(draft["on"]).items(), draft["xi"]
     options = {**table["methods"]["feddistr"], "name": "feddistr"}
     noisy = {f"sigma {s:g}": {**options, "dp": {"clip": draft["clip"], "sigma": s}} for s in draft["sigmas"]}
@@ -314,7 +260,7 @@ def privacy(request: ReproductionRequest) -> Result:
         draft.add("real images", where, "closest", real)
     add_realised(draft, history, where)
     if not any(r.metric == "epsilon" for r in draft.rows):
-        request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
+        draft.request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
     if "rivals" in draft.settings:
         _beside_rivals(draft, table, where)
     if PLAIN in copies:
@@ -324,7 +270,6 @@ def privacy(request: ReproductionRequest) -> Result:
         who: percent(range(len(methods)), [draft.values(m, where, metric) for m in methods])
         for who, metric in {"clients": "error", "server": "error.server"}.items()
     }
-    return draft.result()
 
 
 def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:

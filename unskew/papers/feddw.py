@@ -7,7 +7,6 @@ others, is each client's own model on it (`personal_on_global.accuracy.mean`).
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,8 +27,8 @@ from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.result import Result, plot
-from unskew.papers.study import Draft, ReproductionRequest, compared, judged, percent, published, share
+from unskew.papers.result import lines
+from unskew.papers.study import Draft, compared, percent, published, share
 from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.section import Chart
@@ -43,12 +42,12 @@ TABLE2, TABLE3 = published("feddw-table2"), published("feddw-table3")
 
 
 # ---------------------------------------------------------------- Tables I, II and IV
-def table1(request: ReproductionRequest) -> Result:
+def table1(draft: Draft) -> None:
     """All twelve methods on each data set, and the text's "+3 % on average" for pathological data.
 
     The average is over what is published: the paper's Per-FedAvg has no numbers on CIFAR.
     """
-    draft = judged(request)
+    compared(draft)
     rows = [r for r in draft.rows if r.metric == G and r.setting.endswith("pathological") and r.seeds]
     ours = {r.setting: r for r in rows if r.method == "feddw"}
     others = [r for r in rows if r.method in draft["one"] and r.paper is not None]
@@ -57,15 +56,14 @@ def table1(request: ReproductionRequest) -> Result:
     printed = [a.paper - b.paper for a, b in pairs if a.paper is not None and b.paper is not None]
     text = "on average over pathological data and other methods with one model feddw ends above them"
     draft.claims.append(decide(text, means, published=statistics.fmean(printed) if printed else None))
-    return draft.result()
 
 
-def scale(request: ReproductionRequest) -> Result:
+def scale(draft: Draft) -> None:
     """More clients, and the same work in fewer or more rounds; FedDW's decline with more clients against each method's.
 
     At `paper` scale also other networks.
     """
-    draft = judged(request)
+    compared(draft)
     at = {where.partition(":")[0].partition(", ")[2]: where for where in dict.fromkeys(r.setting for r in draft.rows)}
     for column, m in itertools.product(("N=50", "N=100"), draft["one"]):
         both = [[draft.values(who, at.get(c, ""), G) for c in ("standard", column)] for who in (m, "feddw")]
@@ -76,41 +74,36 @@ def scale(request: ReproductionRequest) -> Result:
             gain = share(printed[0] - printed[1]) if len(printed) == 2 else None
             draft.above(f"from 10 clients to {column} feddw declines less than {m}", theirs, ours, published=gain)
     draft.curves = {}
-    return draft.result()
 
 
-def compatibility(request: ReproductionRequest) -> Result:
+def compatibility(draft: Draft) -> None:
     """Methods with and without the class-relation term, pathological, and a figure of its gain."""
-    draft = judged(request)
+    compared(draft)
     for where in dict.fromkeys(r.setting for r in draft.rows):
         gains = {m: paired(draft.values(f"{m}+dw", where, G), draft.values(m, where, G)) for m in draft["one"]}
         bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items() if v]
         if bars:
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
-            name = where.partition(",")[0]
-            draft.figures.append((f"{name}.svg", drawing.document(forest, f"What the term adds, {name}").encode()))
-    return draft.result()
+            draft.figures.append(Chart(f"What the term adds, {where.partition(',')[0]}", "", forest))
 
 
 # ---------------------------------------------------------------- Fig. 6
-def mu(request: ReproductionRequest) -> Result:
+def mu(draft: Draft) -> None:
     """Accuracy by the strength of the term, added to every method but FedAvg."""
-    draft = judged(request)
+    compared(draft)
     strengths = draft["compare"][1:]
-    lines: dict[str, Curve] = {}
+    curves: dict[str, Curve] = {}
     for where in dict.fromkeys(r.setting for r in draft.rows):
         line = {i: v for i, label in enumerate(strengths) if (v := draft.values(label, where, G))}
-        lines |= {where: percent(line, list(line.values()))} if line else {}
-    if lines:
+        curves |= {where: percent(line, list(line.values()))} if line else {}
+    if curves:
         axis = f"weight of the term: {', '.join(label.partition('=')[2] for label in strengths)}"
-        draft.figures.append(("mu.svg", plot("mu", request.scale, lines, (axis, "global test accuracy, %"))))
-    return draft.result()
+        draft.figures.append(lines("Strength of the term", curves, (axis, "global test accuracy, %")))
 
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4
-def consistency(request: ReproductionRequest) -> Result:
+def consistency(draft: Draft) -> None:
     """Distance of class relations from soft labels: FedAvg on even labels, FedAvg and FedDW on uneven ones."""
-    draft = Draft.of(request)
     runs, curves = compared(draft), {}
     panels: dict[str, tuple[History, str]] = {}
     for where, history in runs.items():
@@ -121,21 +114,13 @@ def consistency(request: ReproductionRequest) -> Result:
             by_round = list(zip(*by_seed, strict=True))
             curves[name] = curve(range(1, len(by_round) + 1), by_round, len(by_seed))
     draft.curves = curves
-    even, uneven = runs
-    end, form = "sl_cr_distance.last", ("in distance", 1.0, "+.3f")
-    part = "uneven labels part class relations from soft labels: "
-    text = f"{part}fedavg's distance ends greater on non-IID data than on IID data"
-    draft.above(text, draft.values("fedavg", uneven, end), draft.values("fedavg", even, end), *form)
-    draft.judge()
-    for method in ("fedavg", "feddw", "feddw mu=10"):
-        text = f"on non-IID data the length of a class's weights grows with its share ({method}, Fig. 4)"
-        panel = panels.get(f"{method}, non-IID")
-        values = [r for pair in (class_norms(*panel) if panel else ()) if (r := report.correlation(*pair)) is not None]
-        draft.add(method, uneven, "norm_share_correlation", values)
-        draft.claims.append(decide(text, values, "correlation", 1.0))
+    for title, panel in panels.items():
+        if title.endswith("non-IID"):
+            values = [r for pair in class_norms(*panel) if (r := report.correlation(*pair)) is not None]
+            draft.add(panel[1], [*runs][-1], "norm_share_correlation", values)
     ground = draft.ground("cifar10")
-    draft.figures += consistency_figures(request, ground["task"], panels, ground["seeds"][0]) if panels else []
-    return draft.result()
+    data = sources.load(ground["task"]["data"], draft.request.data_dir)
+    draft.figures += consistency_figures(data, panels, ground["seeds"][0]) if panels else []
 
 
 def _distances(history: History) -> dict[str, list[list[float]]]:
@@ -153,22 +138,18 @@ SHOWN = 600
 """Test images in a map of features."""
 
 
-def consistency_figures(
-    request: ReproductionRequest, task: Mapping[str, Any], panels: Mapping[str, tuple[History, str]], seed: int
-) -> list[tuple[str, bytes]]:
+def consistency_figures(data: Dataset, panels: Mapping[str, tuple[History, str]], seed: int) -> list[Chart]:
     """SL and CR of a method's first, middle and last round for each of `panels`; features on one map, and class norms.
 
     Args:
-        request, task: The reproduction and its task.
+        data: The task's examples.
         panels: Title of a panel -> the run and its method.
         seed: Seed whose models and matrices are drawn.
     """
-    data = sources.load(task["data"], request.data_dir)
-    planes, charts = {}, {}
+    planes, charts = {}, []
     for title, (history, method) in panels.items():
         infos = reported(history.record, method, ClassRelations)[seed]
-        name = "relations-" + re.sub(r"\W+", "-", title.lower())
-        charts[name] = report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos))
+        charts.append(report.relations_chart(f"{title}, seed {seed}", report.first_middle_last(infos)))
         network = history.model(method, seed=seed)
         body, head = network.body, network.head
         assert isinstance(body, nn.Module)
@@ -176,12 +157,12 @@ def consistency_figures(
         with torch.no_grad():
             features, weight = body(data.x_test[:SHOWN]).double().numpy(), head.weight.double().numpy()
         planes[title] = plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
-    charts["features"] = features_chart(planes)
+    charts.append(features_chart(planes))
     uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
     if uneven:
         norms = {title: class_norms(*of) for title, of in uneven.items()}
-        charts["norms"] = report.norms_chart(norms, "last round’s training examples")
-    return [(f"{name}.svg", drawing.file(chart)) for name, chart in charts.items()]
+        charts.append(report.norms_chart(norms, "last round’s training examples"))
+    return charts
 
 
 def class_norms(history: History, method: str) -> list[report.Shared]:
@@ -253,12 +234,12 @@ class Ratio(NamedTuple):
     sum: float
 
 
-def gradient(request: ReproductionRequest) -> Result:
+def gradient(draft: Draft) -> None:
     """The term's gradient over cross-entropy's, by layer, in several rounds."""
-    draft, curves = Draft.of(request), {}
+    curves = {}
     (ground,) = draft.on(draft["on"]).values()
     labels, bound = draft["compare"], draft["bound"]
-    data = sources.load(ground["task"]["data"], request.data_dir)
+    data = sources.load(ground["task"]["data"], draft.request.data_dir)
     rounds = [done + 1 for done in draft["rounds_before"]]
     for at in rounds:
         history = draft.run(f"after-{at - 1}", ground, {"rounds": at - 1, "eval_every": at - 1}, methods=labels)
@@ -270,13 +251,12 @@ def gradient(request: ReproductionRequest) -> Result:
                 draft.add(label, f"round {at}", f"gradient_ratio.classifier.{kind}", values)
             values = [max(r.step for name, r in layers.items() if name != CLASSIFIER) for layers in seeds]
             draft.add(label, f"round {at}", "gradient_ratio.other_layers.largest", values)
-            request.callback.note(f"{label}, round {at}: measured")
+            draft.request.callback.note(f"{label}, round {at}: measured")
     for (i, label), (kind, words) in itertools.product(enumerate(labels), WORDS.items()):
         by_round = [draft.values(label, f"round {at}", f"gradient_ratio.classifier.{kind}") for at in rounds]
         curves[f"{label}, {words}"] = curve(rounds, [[math.log10(r) for r in of] for of in by_round], len(by_round[0]))
         draft.claims.append(_bounded(label, words, list(zip(*by_round, strict=True)), bound, above=i > 0))
     draft.curves = curves
-    return draft.result()
 
 
 def _bounded(label: str, words: str, by_seed: Sequence[Sequence[float]], bound: float, above: bool) -> Claim:
@@ -349,10 +329,9 @@ def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
 
 
 # ---------------------------------------------------------------- Table III
-def overhead(request: ReproductionRequest) -> Result:
+def overhead(draft: Draft) -> None:
     """CPU time of a client's local epoch under each method, relative to FedAvg (from `unskew bench feddw`)."""
-    draft = Draft.of(request)
-    by = {(r["case"], r["contender"]): r for r in measure(draft["turns"], say=request.callback.note)}
+    by = {(r["case"], r["contender"]): r for r in measure(draft["turns"], say=draft.request.callback.note)}
     ms = {method: cells["ms"] for method, cells in TABLE3.items()}
     for case in dict.fromkeys(case for case, _ in by):
         paper = {m: t / ms["fedavg"] for m, t in ms.items()} if case.startswith("resnet18") else {}
@@ -369,4 +348,3 @@ def overhead(request: ReproductionRequest) -> Result:
                 f"[{again['low']:.3f}, {again['high']:.3f}]"
             )
             draft.claims.append(Claim(text, dw["met"], evidence))
-    return draft.result()

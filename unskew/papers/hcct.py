@@ -34,11 +34,9 @@ from unskew.history import History
 from unskew.info import JudgedGroups
 from unskew.keys import Key
 from unskew.papers import study
-from unskew.papers.claims import SAME, Claim, decide, every, paired
-from unskew.papers.result import Result, Row
+from unskew.papers.claims import SAME, Claim, Row, decide, every, paired
 from unskew.papers.study import (
     Draft,
-    ReproductionRequest,
     Settings,
     curves_of,
     final,
@@ -215,14 +213,6 @@ def compared(draft: Draft) -> dict[str, History]:
     return runs
 
 
-def compare(request: ReproductionRequest) -> Result:
-    """Errors of every run, and the file's claims about them."""
-    draft = Draft.of(request)
-    compared(draft)
-    draft.judge()
-    return draft.result()
-
-
 def client_errors(history: History) -> dict[str, list[Floats]]:
     """Error of each client in the last round, by method, one array for each seed."""
     out: dict[str, list[Floats]] = {}
@@ -252,9 +242,8 @@ def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[flo
 
 
 # ---------------------------------------------------------------- three clients, five patterns (Table II)
-def table2(request: ReproductionRequest) -> Result:
+def table2(draft: Draft) -> None:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
-    draft = Draft.of(request)
     methods = draft["experiment"]["methods"]
     history, *other = study.compared(draft, divided(draft)).values()
     errors, apart = client_errors(history), client_errors(other[0]) if other else {}
@@ -274,7 +263,6 @@ def table2(request: ReproductionRequest) -> Result:
             steps[f"{b} above {a}"] = paired(more, less)
         draft.claims.append(every(f"client {client + 1}: the patterns are in the published order", steps))
     draft.curves = curves_of(history, OWN, errors=True)
-    return draft.result()
 
 
 def published_order(client: int, patterns: Mapping[str, Sequence[Sequence[int]]]) -> list[tuple[str, str]]:
@@ -294,9 +282,8 @@ LIKE = {BY_PILOT: "hcct", **{f"{row}{RELEASED}": row for row in ("global", "hcct
 """Rows of ours, and the published row beside them."""
 
 
-def table4(request: ReproductionRequest) -> Result:
+def table4(draft: Draft) -> None:
     """All nine methods with the settings of Table III, and HCCT with alpha by its pilot."""
-    draft = Draft.of(request)
     for name, history in compared(draft).items():
         for method, errors in client_errors(history).items():
             like = LIKE.get(method, method)
@@ -310,19 +297,12 @@ def table4(request: ReproductionRequest) -> Result:
                 draft.add(method, name, f"error.{metric}", [float(of(e)) for e in errors], paper)
         chosen = [info.alpha for info in last(history.record, BY_PILOT, JudgedGroups).values()]
         draft.add(BY_PILOT, name, "alpha", [alpha for alpha in chosen if alpha is not None])
-        for m in ("hcct", BY_PILOT, f"hcct{RELEASED}") if name == "Digit" else ():
-            others = ("independent", "global", "maxfl", "fedfa", "ifca", "flsc")
-            mine, *theirs = (draft.values(method, name, "error") for method in (m, *others))
-            steps = {f"{other} above it": paired(e, mine) for other, e in zip(others, theirs, strict=True)}
-            draft.claims.append(every(f"Digit: {m} has a smaller error than all that is not HCCT", steps))
-    draft.judge()
-    return draft.result()
 
 
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
-def groups(request: ReproductionRequest) -> Result:
+def groups(draft: Draft) -> None:
     """Error and utility of HCCT by the number of groups, for clients of five domains."""
-    draft, curves, least = Draft.of(request), {}, dict[str, Sequence[float]]()
+    curves, least = {}, dict[str, Sequence[float]]()
     for where, history in compared(draft).items():
         errors = {r.method: r.seeds for r in draft.rows if r.setting == where and r.seeds}
         utility = {name: of for name, of in _utilities(history).items() if name in errors}
@@ -337,7 +317,6 @@ def groups(request: ReproductionRequest) -> Result:
         text = f"at its best number of groups {many} err less than {few.partition(' ')[0]}"
         draft.above(text, least[few], least[many])
     draft.curves = curves
-    return draft.result()
 
 
 def _utilities(history: History) -> dict[str, list[float]]:
@@ -361,9 +340,8 @@ def placed(where: str, errors: Mapping[str, Sequence[float]], utility: Mapping[s
 
 
 # ---------------------------------------------------------------- clients that come later (Fig. 3)
-def arrivals(request: ReproductionRequest) -> Result:
+def arrivals(draft: Draft) -> None:
     """Some clients at first, and N_new more every few rounds: placed by benefit, kept single, or all in one group."""
-    draft = Draft.of(request)
     new, start, every, ways = (draft[name] for name in ("new", "start", "every", "ways"))
     ((where, table),) = divided(draft).items()
     arms = [(way, n) for way in ways for n in ((0, *new) if way == "hcct" else new)]
@@ -376,22 +354,11 @@ def arrivals(request: ReproductionRequest) -> Result:
         parts |= {"error.founders": slice(start)} | ({"error.arrivals": slice(start, present)} if n else {})
         for metric, clients in parts.items():
             add_errors(draft, f"{n} every {every} rounds", {way: [e[clients] for e in of]}, metric)
-    before, *after = (f"{n} every {every} rounds" for n in (0, *new))
-    for when in after:
-        text = f"{when}: the final error is smaller than without arrivals"
-        draft.above(text, *(draft.values("hcct", at, "error") for at in (before, when)))
-        now, then = (draft.values("hcct", at, "error.founders") for at in (when, before))
-        text = f"{when}: who was there from the start errs no more and no less for it"
-        draft.claims.append(decide(text, paired(now, then), within=SAME))
-    draft.judge()
+    after = [f"{n} every {every} rounds" for n in new]
     draft.curves = {w: percent(new, [draft.values(w, when, "error.arrivals") for when in after]) for w in ways}
-    return draft.result()
 
 
 # ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
-def alpha(request: ReproductionRequest) -> Result:
+def alpha(draft: Draft) -> None:
     """HCCT's error by alpha, for clients with few or many examples; a larger ratio adds training examples."""
-    draft = Draft.of(request)
     draft.curves = {where: line(draft, where, scale=math.log10) for where in compared(draft)}
-    draft.judge()
-    return draft.result()

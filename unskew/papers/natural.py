@@ -23,7 +23,6 @@ from unskew.data.inputs import tokens, vocabulary
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.result import Result
 from unskew.papers.study import Draft, ReproductionRequest, merged, published, rows_of, write_npz
 from unskew.report.stats import welch
 from unskew.run import setup as run_setup
@@ -90,9 +89,8 @@ def add_sites(draft: Draft, method: str, setting: str, ours: Sites, theirs: Site
         draft.add(method, setting, name, values, paper)
 
 
-def heart(request: ReproductionRequest) -> Result:
+def heart(draft: Draft) -> None:
     """Four hospitals, by FLamby's protocol."""
-    draft = Draft.of(request)
     hospitals, base = draft["sites"], draft.ground()
     theirs = flamby("heart", len(hospitals))
     runs = {part: draft.run(part, base, draft[part]) for part in ("federated", "alone", "pooled")}
@@ -110,8 +108,6 @@ def heart(request: ReproductionRequest) -> Result:
     for m in (m for m in ours if m in theirs):
         text = f"{m}: the mean over hospitals is FLamby's within two points"
         draft.claims.append(agreement(text, mean[m], by_seed(theirs[m])))
-    for text, one, other in draft["means"]:
-        draft.above(text, mean[one], mean[other])
     for k, name in enumerate(hospitals):
         text = f"{name} is better off alone than with FedAvg, both by FLamby's protocol"
         draft.above(text, ours["alone"][k], ours["FedAvg"][k])
@@ -123,12 +119,10 @@ def heart(request: ReproductionRequest) -> Result:
     for k, name in enumerate(hospitals):
         text = f"{name} alone, from FLamby's own initial weights, is what FLamby's is"
         draft.claims.append(decide(text, paired(from_theirs[k], theirs["alone"][k]), within=NEAR))
-    return draft.result()
 
 
-def tcga_brca(request: ReproductionRequest) -> Result:
+def tcga_brca(draft: Draft) -> None:
     """Six regions, by FLamby's protocol."""
-    draft = Draft.of(request)
     base, theirs = draft.ground(), flamby("tcga_brca", len(draft["sites"]))
     theirs["alone"] = [theirs.pop(f"Local {k}")[k] for k in range(len(draft["sites"]))]
     mean: dict[str, list[float]] = {}
@@ -145,8 +139,6 @@ def tcga_brca(request: ReproductionRequest) -> Result:
     text = "age unscaled makes FedAvg a lottery: scaled, its spread over seeds is less than half at the same rate"
     evidence = f"standard deviation {lottery:.3f} unscaled, {scaled:.3f} scaled"
     draft.claims.append(Claim(text, scaled < lottery / 2, evidence))
-    draft.judge()
-    return draft.result()
 
 
 # ---------------------------------------------------------------- a language model, film by film
@@ -215,10 +207,9 @@ def films(request: ReproductionRequest, number: int, public: int) -> dict[str, A
     return {"task": {**task, "model": f"{__name__}:FilmReader", "model_options": {"weights": weights}}}
 
 
-def imdb_films(request: ReproductionRequest) -> Result:
+def imdb_films(draft: Draft) -> None:
     """Federated training of all weights, of adapters, and of one half of the adapters."""
-    draft = Draft.of(request)
-    base = merged(draft["experiment"], films(request, draft["films"], draft["public"]))
+    base = merged(draft["experiment"], films(draft.request, draft["films"], draft["public"]))
     for part in ("whole", "adapters", "alone"):
         history = draft.run(part, base, draft[part])
         draft.rows += rows_of(history, draft["metrics"])
@@ -229,5 +220,3 @@ def imdb_films(request: ReproductionRequest) -> Result:
     with torch.no_grad():
         right = FilmReader(data.input_shape, 2, **options).eval()(data.x_test).argmax(1) == data.y_test
     draft.add("as pre-trained", draft.rows[0].setting, "global.accuracy", [float(right.double().mean())])
-    draft.judge()
-    return draft.result()

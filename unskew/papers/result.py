@@ -1,60 +1,25 @@
 """A reproduction's result: rows with the paper's number beside ours, claims, curves, and the page written from them."""
 
-import base64
 import json
 import platform
-import statistics
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from markupsafe import Markup
 
 from unskew.files import write_atomically
 from unskew.machine import cores
-from unskew.papers.claims import Claim
+from unskew.papers.claims import Claim, Row
 from unskew.report import charts
 from unskew.report.page import Page, markdown
 from unskew.report.section import Chart, Section, table
-from unskew.report.stats import Curve, Spread
+from unskew.report.stats import Curve
 from unskew.version import __version__
-
-
-@dataclass(frozen=True)
-class Row:
-    """One number.
-
-    Attributes:
-        paper: The published value; None if nothing was published.
-        ours: Mean over seeds (or clients); None if there is none, and `note` says why.
-        std: Spread over `spread_over`; None for fewer than two values.
-        seeds: The value of each seed.
-        note: Reason for a missing value, such as "diverged in seed 1, round 3"; empty if there is a value.
-    """
-
-    method: str
-    setting: str
-    metric: str
-    paper: float | None
-    ours: float | None
-    std: float | None
-    spread_over: Literal["seeds", "clients"]
-    seeds: tuple[float, ...]
-    note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as `reproduce --json` prints it; `note` only without a value."""
-        return {name: value for name, value in asdict(self).items() if name != "note" or value}
-
-
-def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    """A row with the mean and spread of one value for each seed."""
-    spread, mean = Spread(tuple(values)), statistics.fmean(values) if values else None
-    return Row(method, setting, metric, paper, mean, spread.std, "seeds", spread.values, "" if values else "no value")
 
 
 @dataclass(frozen=True)
@@ -66,7 +31,7 @@ class Result:
         about: A paragraph on what was run and how to read the numbers.
         curves: The lines of the result's figure, by name.
         axes: Labels of the curves' x and y.
-        figures: SVG beside the curves, by file name, such as features.svg.
+        figures: Those beside the curves; their titles name their files.
         date: Date of the computation, as in 2026-01-31.
     """
 
@@ -79,7 +44,7 @@ class Result:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     axes: tuple[str, str] = ("round", "accuracy on the global test set, %")
     seeds: tuple[int, ...] = ()
-    figures: tuple[tuple[str, bytes], ...] = ()
+    figures: tuple[Chart, ...] = ()
     date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     def to_json(self) -> dict[str, Any]:
@@ -98,32 +63,30 @@ class Result:
         n = Counter(claim.verdict.partition(":")[0] for claim in self.claims)
         verdict = f"Claims: {', '.join(f'{count} {words}' for words, count in n.items()) or 'none'}."
         claims = [(claim.text, claim.verdict, claim.evidence) for claim in self.claims]
-        figures = tuple(Chart(name, "", None, name, html=_image(name, svg)) for name, svg in self.figures)
         sections = (
             Section("Claims", "", (), (table("", ["claim", "verdict", "evidence"], claims, words=[1, 2]),)),
             Section("What was run", self.about),
-            Section("Figures", "", figures),
+            Section("Figures", "", self.figures),
         )
-        kept = sections if figures else sections[:2]
         rows = table("", heads, [tuple(line) for line in lines])
-        return Page(f"{self.name} ({self.scale})", _provenance(self), verdict, self._curves(), rows, sections=kept)
+        return Page(f"{self.name} ({self.scale})", _provenance(self), verdict, self._first(), rows, sections=sections)
 
-    def _curves(self) -> tuple[Chart, ...]:
-        if not self.curves:
-            return ()
-        drawn = charts.curves(charts.of_curves(self.curves), charts.colours(list(self.curves)), *self.axes)
-        alt = f"{self.axes[1]} by {self.axes[0]}: {', '.join(self.curves)}."
-        return (Chart("Curves", "Mean over seeds, and their range.", drawn, alt),)
+    def _first(self) -> tuple[Chart, ...]:
+        return (lines("Curves", self.curves, self.axes),) if self.curves else ()
+
+    def files(self) -> dict[str, Chart]:
+        """The figures by file name."""
+        return {re.sub(r"\W+", "-", c.title.lower()).strip("-") + ".svg": c for c in (*self._first(), *self.figures)}
 
     def markdown(self) -> str:
-        """The page in Markdown, beside `plot.svg` and the other figures."""
-        files = {"Curves": "plot.svg"} | {name: name for name, _ in self.figures}
-        return markdown(self.page(), files)
+        """The page in Markdown, beside its figures."""
+        return markdown(self.page(), {chart.title: name for name, chart in self.files().items()})
 
 
-def _image(name: str, svg: bytes) -> Markup:
-    data = base64.b64encode(svg).decode()
-    return Markup('<img alt="{}" src="data:image/svg+xml;base64,{}">').format(name, data)
+def lines(title: str, curves: Mapping[str, Curve], axes: tuple[str, str]) -> Chart:
+    """A figure of curves."""
+    drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes)
+    return Chart(title, "Mean over seeds, and their range.", drawn, f"{axes[1]} by {axes[0]}: {', '.join(curves)}.")
 
 
 def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -184,18 +147,8 @@ def keep(result: Result, root: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
     write_atomically(folder / "README.md", result.markdown())
-    figures = dict(result.figures)
-    if result.curves:
-        figures["plot.svg"] = plot(result.name, result.scale, result.curves, result.axes)
-    for name, svg in figures.items():
-        write_atomically(folder / name, svg)
     for old in folder.glob("*.svg"):
-        if old.name not in figures:
-            old.unlink()
+        old.unlink()
+    for name, chart in result.files().items():
+        write_atomically(folder / name, charts.file(chart))
     return folder
-
-
-def plot(name: str, scale: str, curves: Mapping[str, Curve], axes: tuple[str, str]) -> bytes:
-    """Curves as SVG on a white ground."""
-    drawn = charts.curves(charts.of_curves(curves), charts.colours(list(curves)), *axes)
-    return charts.document(drawn, f"{name} ({scale}): mean over seeds, and their range", width=640).encode()

@@ -25,12 +25,12 @@ Each is laid over those before it, table by table.  A reproduction is a function
 
 import csv
 import dataclasses
-import itertools
+import inspect
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -44,11 +44,12 @@ from unskew.experiment import config
 from unskew.history import History, load_run
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim, Comparison, decide, paired
-from unskew.papers.result import Result, Row, over_seeds
+from unskew.papers.claims import Claim, Comparison, Row, decide, over_seeds, paired
+from unskew.papers.result import Result
 from unskew.protocol import SgdConfig
 from unskew.record.logs import require_none_diverged
 from unskew.report import tables
+from unskew.report.section import Chart
 from unskew.report.sections.groups import adjusted_rand, members
 from unskew.report.stats import Curve, curve, curve_by_round
 from unskew.run.again import complete
@@ -125,8 +126,9 @@ def layers_of(reproductions: Mapping[str, Settings], name: str) -> list[Settings
 def settings_of(name: str, scale: str) -> Settings:
     """All settings of a paper, or of one of its reproductions (PAPER/NAME), at a size."""
     paper, _, reproduction = name.partition("/")
-    file = config.read_toml(FOLDER / f"{paper}.toml")
-    reproductions = file.pop("reproductions")
+    path = FOLDER / f"{paper}.toml"
+    file = config.read_toml(path) if path.exists() else {}  # of another package there is none
+    reproductions = file.pop("reproductions", {})
     layers = [file, *layers_of(reproductions, reproduction)]
     out = merged(*(part for layer in layers for part in (layer, layer.get(scale, {}))))
     return {key: value for key, value in out.items() if key not in SCALES}
@@ -239,7 +241,7 @@ class Draft:
     rows: list[Row] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     curves: Mapping[str, Curve] = field(default_factory=dict)
-    figures: list[tuple[str, bytes]] = field(default_factory=list)
+    figures: list[Chart] = field(default_factory=list)
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
     ran: dict[str, None] = field(default_factory=dict)
@@ -247,9 +249,9 @@ class Draft:
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, request: ReproductionRequest) -> "Draft":
-        """Start the reproduction asked for."""
-        return cls(request, settings(request))
+    def of(cls, request: ReproductionRequest, about: str = "") -> Self:
+        """Start the reproduction asked for; `about` is for one that no file of ours describes."""
+        return cls(request, {"about": about, **settings(request)})
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -355,21 +357,16 @@ class Draft:
         self.claims.append(decide(text, paired(these, those), *how, **more))
 
     def judge(self) -> None:
-        """Add the file's claims about the rows, setting by setting."""
+        """Put the file's claims about the rows before those that are there."""
         comparisons: list[Comparison] = [
             schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
         ]
-        runs = itertools.product(dict.fromkeys(r.setting for r in self.rows), comparisons)
-        for where, c in ((where, one.about(self.measures.get(where, (ACCURACY,)))) for where, one in runs):
-            first, second = (
-                [r for r in self.rows if (r.setting, r.metric) == (where, metric)]
-                for metric in (c.metric, c.against or c.metric)
-            )
-            for a, b in zip(first, first, strict=True) if c.alone else itertools.product(first, second):
-                gain = a.paper if c.alone else None if a.paper is None or b.paper is None else a.paper - b.paper
-                if c.fits(a.method, b.method, where, gain):
-                    text = c.said(a.method, b.method, where, a.paper)
-                    self.claims.append(c.claim(text, a.seeds, b.seeds, gain))
+        said: dict[tuple[Comparison, str], list[Any]] = {}
+        for where in dict.fromkeys(r.setting for r in self.rows):
+            for c in (one.about(self.measures.get(where, (ACCURACY,))) for one in comparisons):
+                for pair in c.pairs(self.rows, where):
+                    said.setdefault((c, c.said(*pair)), []).append(pair)
+        self.claims[:0] = [c.of(text, pairs) for (c, text), pairs in said.items()]
 
     def result(self) -> Result:
         """The final result; in `about` and `axes` settings in braces are filled in."""
@@ -390,20 +387,15 @@ class Draft:
         )
 
 
-# ---------------------------------------------------------------- a study that is runs and claims about them
-def compare(request: ReproductionRequest) -> Result:
-    """Run what the file says; its rows, its claims, and the first run's curves."""
-    return judged(request).result()
-
-
-def judged(request: ReproductionRequest) -> Draft:
-    """The draft with the rows and claims of the file."""
-    draft = Draft.of(request)
-    compared(draft)
+def made(request: ReproductionRequest, make: Callable[[Draft], object]) -> Result:
+    """The result of a reproduction: what its function adds to a draft, and the file's claims."""
+    draft = Draft.of(request, inspect.getdoc(make) or "")
+    make(draft)
     draft.judge()
-    return draft
+    return draft.result()
 
 
+# ---------------------------------------------------------------- a study that is runs
 def compared(draft: Draft, tables: Mapping[str, Settings] | None = None) -> dict[str, History]:
     """The runs of `on`, or of these settings, by their names in rows; rows and curves are added to the draft."""
     runs = {}

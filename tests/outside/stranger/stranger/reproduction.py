@@ -1,13 +1,11 @@
 """A published table of one number."""
 
 from unskew.experiment import config
-from unskew.history import load_run
-from unskew.papers import ReproductionRequest, Result
-from unskew.papers.result import over_seeds
-from unskew.run import loop
+from unskew.papers import Draft
+from unskew.papers.study import final
 
 
-def blobs(request: ReproductionRequest) -> Result:
+def blobs(draft: Draft) -> None:
     """A stranger's method on a stranger's data."""
     experiment = config.parse(
         {
@@ -18,7 +16,5 @@ def blobs(request: ReproductionRequest) -> Result:
             "methods": [{"name": "median"}],
         }
     )
-    outcome = load_run(loop.start(experiment, request.folder, request.callback).folder)
-    (row,) = [r for r in outcome.summary["rows"] if r["metric"] == "global.accuracy"]
-    rows = (over_seeds("median", "", "global.accuracy", row["seeds"], paper=0.5),)
-    return Result(request.name, request.scale, 0.0, rows, (), "A stranger's table.")
+    history = draft.complete(experiment, "run")
+    draft.add("median", "", "global.accuracy", final(history, "median", "global.accuracy"), paper=0.5)
