@@ -141,6 +141,6 @@ def test_a_reproduction_prints_rows_and_decided_claims(unskew: Unskew, here: Pat
         assert claim["evidence"]
     assert (here / "runs" / "here" / "run" / "summary.json").is_file()
     kept = here / "docs" / "results" / "noniid" / "digits" / "small"
-    assert sorted(p.name for p in kept.iterdir()) == ["README.md", "plot.svg", "result.json"]
+    assert sorted(p.name for p in kept.iterdir()) == ["README.md", "curves.svg", "result.json"]
     assert json.loads((kept / "result.json").read_text()) == found
     assert said.err.splitlines()[-1] == f"kept: {kept.relative_to(here)}"

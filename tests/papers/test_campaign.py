@@ -25,7 +25,7 @@ TWO = """
 title = "Two tiny claims"
 rule = { until = 0.5, most = 7 }
 
-[experiments.tiny]
+[experiment]
 rounds = 2
 evaluate = ["global"]
 task = { data = "digits", model = "mlp", model_options = { hidden = [16] } }
@@ -33,19 +33,29 @@ split = { name = "iid", num_clients = 4 }
 local = { lr = 0.3, batch_size = 64 }
 methods = { fedavg = {}, same = { name = "fedprox", mu = 0.0 }, slow = { name = "fedavg", local = { lr = 1e-6 } } }
 
-[[claims]]
+[reproductions.tiny]
+
+[[reproductions.tiny.claims]]
 text = "a term of no weight changes nothing"
-experiment = "tiny"
 above = "same"
 below = "fedavg"
 within = 0.1
+
+[[reproductions.tiny.claims]]
+text = "a millionth of the learning rate is better"
+above = "slow"
+below = "fedavg"
+
+[[claims]]
+of = "tiny"
+claim = "a term*"
+scale = "small"
 rule = { least = 2 }
 
 [[claims]]
-text = "a millionth of the learning rate is better"
-experiment = "tiny"
-above = "slow"
-below = "fedavg"
+of = "tiny"
+claim = "a millionth*"
+scale = "small"
 """
 
 
@@ -140,14 +150,9 @@ def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> Non
 
 def test_a_claim_may_compare_two_metrics(done: tuple[Campaign, Path, int]) -> None:
     two, folder, _ = done
-    first = replace(two.claims[0], asked=replace(two.claims[0].asked, within=None, against="global.loss"))
+    first = replace(two.claims[0], compared=replace(two.claims[0].compared, within=None, against="global.loss"))
     assert "+0.00" in str(campaign.standing(two.claims[0], known(folder)))
     assert "+0.00" not in str(campaign.standing(first, known(folder)))
-
-
-def test_a_method_for_clients_own_models_is_judged_by_these(tmp_path: Path) -> None:
-    first, second = loaded(tmp_path, TWO.replace('slow = { name = "fedavg"', 'slow = { name = "ditto"')).claims
-    assert [c.asked.metric for c in (first, second)] == ["global.{headline}", "personal.{headline}.mean"]
 
 
 def test_bytes_are_those_of_all_rounds(done: tuple[Campaign, Path, int]) -> None:
@@ -178,7 +183,7 @@ def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
 
 def test_with_little_time_no_arm_begins_that_would_not_end_in_it(tmp_path: Path) -> None:
     """Both arms of the first claim take a second; an arm of the second is said to take an hour."""
-    text = TWO.replace('above = "same"', 'above = "same"\nminutes = 0.01').replace('"slow"', '"slow"\nminutes = 60')
+    text = TWO.replace('"a term*"', '"a term*"\nminutes = 0.01').replace('"a millionth*"', '"a mil*"\nminutes = 60')
     campaign.run(loaded(tmp_path, text), tmp_path / "out", Observer(), say=silent, minutes=1.0)
     (_, ended, _), (_, left_open, _) = claims(tmp_path / "out")
     assert (ended, left_open) == ("decided", "")
@@ -238,20 +243,18 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('above = "slow"', 'above = "slwo"', "claims.1.above: there is no 'slwo'; did you mean slow?"),
-        ('above = "slow"', 'above = "fedavg"', "claims.1 compares fedavg with itself"),
+        ('"a millionth*"', '"a millon*"', "claims.1.claim: tiny has no claim that fits 'a millon"),
+        ('of = "tiny"', 'of = "feddw/gian"', "claims.0.of: there is no 'feddw/gian'; did you mean feddw/gain?"),
         ("most = 7", "most = 4", "claims.1.rule: most must be at least 6"),
         ("most = 7", "mots = 7", "unknown key claims.0.rule.mots"),
-        ("rounds = 2", "rounds = 2\nseeds = [0]", "experiments.tiny.seeds is set by the campaign"),
-        ("rounds = 2", 'paper = "feddw"\nground = "mnits"', "experiments.tiny.ground: there is no 'mnits'"),
-        ("rounds = 2", 'paper = "feddif"', "experiments.tiny.paper: feddif has an experiment in each reproduction"),
-        ("rounds = 2", "rounds = 0", "experiments.tiny: rounds must be >= 1, got 0"),
+        ("rounds = 2", "rounds = 0", "claims.0, tiny: rounds must be >= 1, got 0"),
+        ('of = "tiny"', 'of = "hcct/table4"', "claims.0, hcct/table4: unknown key divide"),
     ],
 )
 def test_a_bad_campaign_is_refused_in_one_sentence_before_anything_runs(
     tmp_path: Path, old: str, new: str, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
-        loaded(tmp_path, TWO.replace(old, new, 1) if old != 'above = "slow"' else TWO.replace(old, new))
+        loaded(tmp_path, TWO.replace(old, new, 1))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()

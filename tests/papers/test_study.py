@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 from unskew.errors import DataError
-from unskew.papers.study import (
-    Draft,
-    ReproductionRequest,
-    drawn,
-    load,
-    published,
-    settings,
-)
+from unskew.papers.study import Draft, ReproductionRequest, drawn, load, published, settings
 from unskew.run.cell import Observer
 
 

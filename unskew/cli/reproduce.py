@@ -11,7 +11,7 @@ import typer
 
 from unskew.cli.options import AsJson, DataDir, Quiet, only, tell, then
 from unskew.cli.tables import print_page
-from unskew.errors import ConfigError, did_you_mean, shown
+from unskew.errors import ConfigError, shown
 
 
 def reproduce(
@@ -33,9 +33,7 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Copy the result to docs/results/.")] = False,
     campaign: Annotated[
         str | None,
-        typer.Option(
-            "--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers, strength."
-        ),
+        typer.Option("--campaign", metavar="FILE", help="Decide the claims of this file, or of ours: papers."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="With --campaign: arms at a time, a process each.")] = None,
     minutes: Annotated[
@@ -64,7 +62,7 @@ def reproduce(
 
     [dim]unskew reproduce noniid/digits[/]
     [dim]unskew reproduce hcct/arrivals --set runtime.executor=ray[/]
-    [dim]unskew reproduce --campaign strength --data-dir DIR --keep[/]
+    [dim]unskew reproduce --campaign papers --data-dir DIR --keep[/]
     [dim]unskew reproduce --minutes 25 --data-dir DIR[/]
     """
     if name is None and minutes is not None:
@@ -81,14 +79,11 @@ def reproduce(
         from unskew.papers import campaign as campaigns
 
         find_own_code()
-        path = campaigns.SHIPPED.get(campaign) or Path(campaign)
+        path = campaigns.PAPERS if campaign == "papers" else Path(campaign)
         if not path.is_file():
-            raise ConfigError(
-                f"--campaign: there is no file {campaign}{did_you_mean(campaign, campaigns.SHIPPED)} (ours: "
-                f"{', '.join(campaigns.SHIPPED)})"
-            )
-        folder = out or Path("runs") / f"campaign-{campaign if campaign in campaigns.SHIPPED else path.stem}"
-        claims = campaigns.load(path, data_dir)
+            raise ConfigError(f"--campaign: there is no file {campaign}; ours is called papers")
+        folder = out or Path("runs") / f"campaign-{Path(campaign).stem}"
+        claims = campaigns.load(path)
         if not status:
             with watching(quiet) as callback:
                 say = tell if as_json else partial(print, flush=True)

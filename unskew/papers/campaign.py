@@ -1,29 +1,20 @@
-"""A campaign: claims as data, each given seeds until it is decided.
+"""A campaign: claims of reproductions, each given seeds until it is decided.
 
     title = "..."
     rule = { until = 0.5, most = 8 }           # seeds until a claim is decided, as in an experiment
 
-    [experiments.cifar10]                      # an experiment as `unskew run` reads it, its methods a table by label
-    rounds = 50
-    task = { data = "cifar10", model = "cnn_cifar10" }
-    methods = { fedavg = {}, feddw = { mu = 0.1 } }
-
-    [experiments.practical]                    # or one of a paper's file or reproduction, with changes
-    paper = "feddw"
-    ground = "cifar10"
-    setting = "practical"
-
     [[claims]]
-    text = "FedDW ends above FedAvg"
-    experiment = "practical"
-    above = "feddw"
-    below = "fedavg"
+    of = "feddw/gain"                          # a reproduction of ours, or of this file
+    claim = "feddw ends above fedavg (*"       # those of its claims that fit, by default all
+    on = ["cifar10, practical"]                # in place of its own runs
     minutes = 2                                # of an arm, until one has run
     value = 3                                  # against other claims', where minutes are short
 
-An *arm* is one method of one experiment, addressed by a hash of its settings: under a seed it runs once, however many
-claims need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed.  It tests the
-differences so far by a sequential interval (`Comparison`), or once by Student's where `least` is `most`.
+All else in the file is a study (`unskew.papers.study`).
+
+An *arm* is one method of one run, addressed by a hash of its settings: under a seed it runs once, however many claims
+need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed.  It tests the differences
+so far by a sequential interval (`Comparison`), or once by Student's where `least` is `most`.
 
     campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
     arms/ADDRESS/seed-0/      the run of an arm under a seed
@@ -31,11 +22,15 @@ differences so far by a sequential interval (`Comparison`), or once by Student's
 """
 
 import dataclasses
+import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,18 +46,19 @@ from unskew.errors import ConfigError, DivergedError, did_you_mean
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, Runtime, UntilDecided
 from unskew.files import write_atomically
-from unskew.papers import study
-from unskew.papers.claims import Claim, Comparison, Row, over_seeds
+from unskew.papers import TABLE, study
+from unskew.papers.claims import Claim, Comparison, Row, over_seeds, published_gain
 from unskew.papers.result import Result
+from unskew.papers.study import Draft, ReproductionRequest, Settings
 from unskew.record.logs import rows
 from unskew.run.again import complete
 from unskew.run.cell import Observer
 from unskew.run.folder import read_json
 from unskew.run.metrics import LAST_FIFTH
-from unskew.tasks.measure import Measure, described
+from unskew.tasks.measure import ACCURACY, Measure, described
 
-SHIPPED = {"papers": study.FOLDER / "campaign.toml", "strength": study.FOLDER / "campaign-strength.toml"}
-"""Our own campaigns: headline claims at the papers' size, and FedDW's term alone at the paper's size."""
+PAPERS = study.FOLDER / "campaign.toml"
+"""Our own campaign: headline claims at the papers' size."""
 
 LABEL = "arm"
 """Name of every arm's method in its own run, whatever claims call it."""
@@ -74,59 +70,66 @@ ENDINGS = {"last_round": "", "last_fifth": f".{LAST_FIFTH}"}
 
 # ---------------------------------------------------------------- the file
 @dataclass(frozen=True, kw_only=True)
-class Asked(Comparison):
-    """A claim of the file.
+class Asked:
+    """An entry of the file: claims of a reproduction.
 
     Attributes:
-        experiment: Name of the experiment.
+        of: The reproduction.
+        claim: Pattern of the claims' texts.
+        on: Its runs, by default those of the reproduction.
+        scale: Its size.
         rule: Settings of the seeds that differ from the campaign's.
-        page: The result's page of the claim, as PAPER/NAME.
         minutes: Expected minutes of an arm, until one has run.
-        value: Weight of the claim; with little time the highest value a minute goes first.
+        value: Weight of the claims; with little time the highest value a minute goes first.
     """
 
-    experiment: str
+    of: str
+    claim: str = "*"
+    on: tuple[str, ...] = ()
+    scale: str = "paper"
     rule: dict[str, Any] = field(default_factory=dict)
-    page: str | None = None
     minutes: Annotated[float, Gt(0.0)] = 30.0
     value: Annotated[float, Gt(0.0)] = 1.0
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One method of one experiment; under a seed it is run once.
+    """One method of one run; under a seed it is run once.
 
     Attributes:
-        label: Its name in the campaign.
-        setting: The experiment it belongs to.
-        experiment: The experiment with this method alone, called LABEL, and seed 0.
-        needs_all: Data set that must be complete, since it runs at a paper's size; empty if none.
+        asked: The reproduction, its size, and the run's settings with this method alone, its examples not drawn.
     """
 
-    label: str
-    setting: str
-    experiment: Experiment
-    needs_all: str = ""
+    asked: Mapping[str, Any]
 
-    @property
+    @cached_property
     def address(self) -> str:
-        """Hash of its settings, without executor or the place of its data."""
-        return config.fingerprint(dataclasses.replace(self.experiment, runtime=Runtime()))[:16]
+        """Hash of its settings, whatever claims need it."""
+        table = self.asked["table"]
+        parts = (self.asked["of"].partition("/")[0], self.asked["scale"], table.get("draw"),
+                 config.fingerprint(dataclasses.replace(_experiment(table, 0), runtime=Runtime())))  # fmt: skip
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def cell(self, seed: int) -> QueuedCell:
         """The cell of the arm under a seed."""
-        experiment = config.to_toml(dataclasses.replace(self.experiment, seeds=(seed,)))
-        asked = {"experiment": experiment, "folder": f"arms/{self.address}/seed-{seed}", "needs_all": self.needs_all}
+        asked = {**self.asked, "seed": seed, "folder": f"arms/{self.address}/seed-{seed}"}
         return QueuedCell(asked, name=f"{self.address}/{seed}")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A claim with its two arms (the one above first) and its rule."""
+    """A claim with its two arms (the one above first), their rows without seeds, and its rule."""
 
     asked: Asked
+    compared: Comparison
     arms: tuple[Arm, Arm]
+    rows: tuple[Row, Row]
     rule: UntilDecided
+
+    @property
+    def text(self) -> str:
+        """The claim."""
+        return self.compared.said(*self.rows)
 
 
 @dataclass(frozen=True)
@@ -140,88 +143,71 @@ class Campaign:
 
 @dataclass(frozen=True)
 class _File:
-    """The file as it is written."""
+    """The file as it is written, without its study."""
 
     title: str
     claims: Annotated[list[dict[str, Any]], MinLen(1)]
-    experiments: dict[str, dict[str, Any]] = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
 
 
-def load(path: Path, data_dir: Path | None = None) -> Campaign:
+def load(path: Path) -> Campaign:
     """Read a campaign from a file, and check it.
-
-    Args:
-        path: The file.
-        data_dir: Folder of named data sets.
 
     Raises:
         ConfigError: If the file is no campaign; it names claim and setting.
     """
     with schema.in_file(str(path)):
-        file: _File = schema.build(_File, config.read_toml(path), "", owner="a campaign")
-        tables = {name: _table(name, raw, data_dir) for name, raw in file.experiments.items()}
-        claims = []
-        for i, claim in enumerate(file.claims):
-            place = f"claims.{i}"
-            asked: Asked = schema.build(Asked, claim, place, owner="a claim")
-            table = _named(tables, asked.experiment, f"{place}.experiment")
-            if asked.above == asked.below:
-                raise ConfigError(f"{place} compares {asked.above} with itself")
-            rule = schema.build(UntilDecided, {**file.rule, **asked.rule}, f"{place}.rule", owner="a rule")
-            raw = file.experiments[asked.experiment]
-            whole = "paper" in raw and raw.get("scale", "paper") == "paper"
-            above, below = (
-                _arm(asked.experiment, table, getattr(asked, side), f"{place}.{side}", whole)
-                for side in ("above", "below")
-            )
-            if "metric" not in claim and "personal" in {arm.experiment.methods[0].kind for arm in (above, below)}:
-                # The global model of a method for clients' own models is FedAvg's, or there is none.
-                asked = dataclasses.replace(asked, metric="personal.{headline}.mean")
-            claims.append(Planned(asked, (above, below), rule))
+        raw = config.read_toml(path)
+        own: dict[str, Any] = {key: raw.pop(key) for key in ("title", "claims", "rule") if key in raw}
+        file: _File = schema.build(_File, own, "", owner="a campaign")
+        claims: list[Planned] = []
+        for i, entry in enumerate(file.claims):
+            asked: Asked = schema.build(Asked, entry, f"claims.{i}", owner="a claim")
+            rule = schema.build(UntilDecided, {**file.rule, **asked.rule}, f"claims.{i}.rule", owner="a rule")
+            known = [*TABLE, *raw.get("reproductions", ())]
+            if asked.of not in known:
+                raise ConfigError(f"claims.{i}.of: there is no {asked.of!r}{did_you_mean(asked.of, known)}")
+            settings = study.settings_in(raw, asked.of, asked.scale)
+            if asked.of in TABLE:
+                settings = study.settings_of(asked.of, asked.scale)
+            with schema.errors_at(f"claims.{i}, {asked.of}"):
+                fits = [*_planned(asked, settings, rule)]
+            if not fits:
+                raise ConfigError(f"claims.{i}.claim: {asked.of} has no claim that fits {asked.claim!r}")
+            claims += fits
     return Campaign(path.stem, file.title, tuple(claims))
 
 
-def _arm(name: str, table: Mapping[str, Any], label: str, place: str, whole: bool) -> Arm:
-    method = {"name": label, **_named(table["methods"], label, place), "label": LABEL}
+def _planned(asked: Asked, settings: Settings, rule: UntilDecided) -> Iterator[Planned]:
+    """The claims of a reproduction that are asked for."""
+    draft = Draft(ReproductionRequest(asked.of, asked.scale, Path(), None, Observer()), settings)
+    comparisons = draft.comparisons()
+    metrics = {m for of in comparisons for c in [of.about((ACCURACY,))] for m in (c.metric, c.against) if m}
+    arms: dict[tuple[str, str], Arm] = {}
+    rows: list[Row] = []
+    for name, table in draft.tables(asked.on or settings.get("on", [""])).items():
+        labels = table.pop("compare", settings.get("compare")) or [*table["methods"]]
+        where, printed = settings.get("where", "{name}").format(name=name, **table) or name, draft.printed(name)
+        for label in labels:
+            method = {"name": label, **table["methods"][label], "label": LABEL}
+            alone = {**table, "methods": [method]}
+            arms[label, where] = Arm({"of": asked.of, "scale": asked.scale, "table": alone})
+            _ = arms[label, where].address  # which refuses impossible settings
+            rows += [Row(label, where, m, printed.get((label, m)), None, None, "seeds", ()) for m in metrics]
+    for where in dict.fromkeys(row.setting for row in rows):
+        for c in comparisons:
+            for a, b in c.about((ACCURACY,)).pairs(rows, where):
+                if fnmatchcase(c.said(a, b), asked.claim):
+                    both = arms[a.method, a.setting], arms[b.method, b.setting]
+                    yield Planned(asked, c, both, (a, b), rule)
+
+
+def _experiment(table: Mapping[str, Any], seed: int) -> Experiment:
     # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
     runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
-    with schema.errors_at(f"experiments.{name}"):
-        # The user's own file may name code, as `unskew run` has it.
-        fixed = {"methods": [method], "name": LABEL, "seeds": [0], "runtime": runtime}
-        experiment = config.parse({**table, **fixed}, allow_code=True)
-    return Arm(label, name, experiment, experiment.task.data if whole else "")
-
-
-def _named(table: Mapping[str, Any], name: str, place: str) -> Any:
-    """The entry of this name; if there is none, a ConfigError lists those there are."""
-    if name not in table:
-        known = list(table)
-        raise ConfigError(
-            f"{place}: there is no {name!r}{did_you_mean(name, known)}; there are {', '.join(known) or 'none'}"
-        )
-    return table[name]
-
-
-def _table(name: str, raw: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """An experiment's settings, those of a paper's file below its own."""
-    place = f"experiments.{name}"
-    own = {key: value for key, value in raw.items() if key not in ("paper", "scale", "ground", "setting")}
-    if said := [key for key in ("seeds", "seed", "name", "runtime") if key in own]:
-        raise ConfigError(f"{place}.{said[0]} is set by the campaign; leave it out")
-    layers: list[Mapping[str, Any]] = [{"methods": {}}]
-    if "paper" in raw:
-        settings = study.settings_of(raw["paper"], raw.get("scale", "paper"))
-        if "experiment" not in settings:
-            raise ConfigError(
-                f"{place}.paper: {raw['paper']} has an experiment in each reproduction; name one, as in NAME/accuracy"
-            )
-        chosen = [_named(settings.get(f"{k}s", {}), raw[k], f"{place}.{k}") for k in ("ground", "setting") if k in raw]
-        layers += [
-            {k: v for k, v in layer.items() if k not in study.OWN} for layer in (settings["experiment"], *chosen)
-        ]
-    data = {} if data_dir is None else {"task": {"data_dir": str(data_dir.resolve())}}
-    return study.merged(*layers, own, data)
+    own = {key: value for key, value in table.items() if key not in study.OWN}
+    # The user's own file may name code, as `unskew run` has it.
+    return config.parse({**own, "name": LABEL, "seeds": [seed], "runtime": runtime}, allow_code=True)
 
 
 # ---------------------------------------------------------------- arms
@@ -250,10 +236,10 @@ class CampaignWork(RunWork):
 
     def train(self, asked: Mapping[str, Any]) -> Any:
         """Run an arm; its outcome as JSON."""
-        if asked["needs_all"]:
-            request = study.ReproductionRequest("campaign", "paper", self.root, self.data_dir, self.callback)
-            study.load(request, asked["needs_all"])
-        return super().train(asked)
+        os.chdir(self.cwd)
+        request = ReproductionRequest(asked["of"], asked["scale"], self.root, self.data_dir, self.callback)
+        table = Draft(request, {}).with_data(dict(asked["table"]))
+        return self.outcome(_experiment(table, asked["seed"]), self.root / asked["folder"])
 
     def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
         """Run an arm, and read its table of results."""
@@ -286,9 +272,6 @@ def ran(arm: Arm, rule: UntilDecided, kept: Queue) -> dict[int, Outcome]:
 
 
 # ---------------------------------------------------------------- claims
-DECIDED = "decided"
-
-
 @dataclass(frozen=True)
 class Standing:
     """A claim so far, and why it gets no more seeds (empty while it may)."""
@@ -306,42 +289,45 @@ def standing(planned: Planned, kept: Queue) -> Standing:
     Raises:
         ConfigError: If an arm does not have the claim's metric.
     """
-    asked, rule, ended = planned.asked, planned.rule, ""
-    outcomes = {arm.label: ran(arm, rule, kept) for arm in planned.arms}
+    compared, rule, ended = planned.compared, planned.rule, ""
+    above, below = (ran(arm, rule, kept) for arm in planned.arms)
+    labels = [row.method for row in planned.rows]
+    gain = planned.rows[0].paper if compared.alone else published_gain(*planned.rows)
     values: list[tuple[float, ...]] = []
     for seed in rule.seeds:
-        both = {label: of[seed] for label, of in outcomes.items() if seed in of}
-        if lost := [f"{label}, {outcome.diverged}" for label, outcome in both.items() if outcome.diverged]:
+        both = [of[seed] for of in (above, below) if seed in of]
+        if lost := [f"{m}, {of.diverged}" for m, of in zip(labels, both, strict=False) if of.diverged]:
             ended = f"diverged: {lost[0]}"
             break
         if len(both) < 2:
             break
-        asked = planned.asked.about(both[asked.above].measures)
-        names = [name + ENDINGS[rule.metric] for name in (asked.metric, asked.against or asked.metric)]
-        for name, (label, outcome) in zip(names, both.items(), strict=True):
+        compared = planned.compared.about(both[0].measures)
+        names = [name + ENDINGS[rule.metric] for name in (compared.metric, compared.against or compared.metric)]
+        for name, label, outcome in zip(names, labels, both, strict=True):
             if name not in outcome.values:
-                raise ConfigError(f"{asked.text!r}: {label} has no {name}, but {', '.join(outcome.values)}")
-        ends = [of for name, one in zip(names, both.values(), strict=True) if (of := one.values[name]) is not None]
+                raise ConfigError(f"{planned.text!r}: {label} has no {name}, but {', '.join(outcome.values)}")
+        ends = [of for name, one in zip(names, both, strict=True) if (of := one.values[name]) is not None]
         values += [tuple(ends)] if len(ends) == 2 else []
-        if ended := so_far(asked, values, rule).ended:
+        if ended := so_far(compared, values, rule).ended:
             break
     else:
         ended = f"{rule.most} seeds, the most"
-    claim = so_far(asked, values, rule).claim
-    more = f"; {ended}" if ended not in ("", DECIDED) else ""
-    text = asked.text.format(above=asked.above, below=asked.below, where=asked.experiment)
-    return Standing(dataclasses.replace(claim, text=text, evidence=claim.evidence + more), ended)
+    claim = so_far(compared, values, rule, gain).claim
+    more = f"; {ended}" if ended not in ("", "decided") else ""
+    return Standing(dataclasses.replace(claim, text=planned.text, evidence=claim.evidence + more), ended)
 
 
-def so_far(compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided) -> Standing:
-    """A claim by its values, a pair for each seed, and why it needs no more of them."""
+def so_far(
+    compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided, gain: float | None = None
+) -> Standing:
+    """A claim by its values, a pair for each seed, and why it needs no more of them; `gain` is the published one."""
     above, below = zip(*values, strict=True) if values else ((), ())
     # Seeds that are added by what they say have to pay for the looks; of a fixed number the interval is Student's.
     sequential = rule.least < rule.most or len(values) < rule.most
-    claim, ended = compared.claim("", above, below, sequential=sequential), ""
+    claim, ended = compared.claim("", above, below, gain, sequential), ""
     narrow = claim.interval is not None and claim.interval[1] - claim.interval[0] < rule.until
     if len(values) >= rule.least and claim.holds is not None:
-        ended = DECIDED
+        ended = "decided"
     elif len(values) >= rule.least and narrow and compared.within is None:
         ended = f"the interval is narrower than {rule.until:g}"
     return Standing(claim, ended)
@@ -427,10 +413,10 @@ def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
 
 
 def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
-    """A result for each page that claims name, in the form of a reproduction's: values of the arms, and claims."""
+    """A result for each reproduction: values of the arms, and claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
-        pages.setdefault(claim.asked.page or f"campaign/{campaign.name}", []).append(claim)
+        pages.setdefault(claim.asked.of, []).append(claim)
     about = (
         f"{campaign.title}. Seeds were added until each claim was decided, with a confidence sequence for the looks; "
         "where their number was fixed the interval is Student's."
@@ -447,9 +433,9 @@ def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
 
 def _rows(planned: Planned, kept: Queue) -> Iterator[Row]:
     """The ends of both arms that did not diverge."""
-    for arm in planned.arms:
+    for arm, row in zip(planned.arms, planned.rows, strict=True):
         there = [outcome for outcome in ran(arm, planned.rule, kept).values() if not outcome.diverged]
-        metric = planned.asked.about(there[0].measures).metric if there else ""
+        metric = planned.compared.about(there[0].measures).metric if there else ""
         for name in (metric + ending for ending in ENDINGS.values() if there and metric + ending in there[0].values):
             values = [value for outcome in there if (value := outcome.values[name]) is not None]
-            yield over_seeds(arm.label, arm.setting, name, values)
+            yield over_seeds(row.method, row.setting, name, values, None if name != row.metric else row.paper)

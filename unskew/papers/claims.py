@@ -270,7 +270,7 @@ class Comparison:
         for a, b in itertools.product(first, second):
             another = (a.method, a.metric, a.setting) != (b.method, b.metric, b.setting)
             named = _fits(b.method, self.below) and _fits(a.method, self.above.format(below=b.method))
-            if another and named and (not self.published or (_gain(a, b) or 0.0) > 0):
+            if another and named and (not self.published or (published_gain(a, b) or 0.0) > 0):
                 yield a, b
 
     def about(self, measures: Sequence[Measure]) -> Self:
@@ -293,7 +293,7 @@ class Comparison:
         """The claim about pairs that have the same text."""
         if len(pairs) == 1:
             ((a, b),) = pairs
-            return self.claim(text, a.seeds, b.seeds, a.paper if self.alone else _gain(a, b))
+            return self.claim(text, a.seeds, b.seeds, a.paper if self.alone else published_gain(a, b))
         parts = [(a.method, b.method, a.setting.rpartition(", ")[2]) for a, b in pairs]
         vary = [i for i, of in enumerate(zip(*parts, strict=True)) if len(set(of)) > 1 and (i != 1 or not self.base)]
         within, margin = (None if n is None else n / self.factor for n in (self.within, self.beyond))
@@ -334,6 +334,6 @@ def _fits(name: str, patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
 
 
-def _gain(a: Row, b: Row) -> float | None:
+def published_gain(a: Row, b: Row) -> float | None:
     """The published difference."""
     return None if a.paper is None or b.paper is None else a.paper - b.paper

@@ -29,13 +29,7 @@ from unskew.keys import Key
 from unskew.local import imagery
 from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import lines
-from unskew.papers.study import (
-    Draft,
-    final,
-    merged,
-    percent,
-    published,
-)
+from unskew.papers.study import Draft, final, merged, percent, published
 from unskew.report import tables
 from unskew.run.folder import read_json
 from unskew.server.alignment import purity

@@ -35,16 +35,7 @@ from unskew.info import JudgedGroups
 from unskew.keys import Key
 from unskew.papers import study
 from unskew.papers.claims import SAME, Claim, Row, decide, every, paired
-from unskew.papers.study import (
-    Draft,
-    Settings,
-    curves_of,
-    final,
-    percent,
-    published,
-    share,
-    write_npz,
-)
+from unskew.papers.study import Draft, Settings, curves_of, final, percent, published, share, write_npz
 from unskew.record.reader import info_of
 from unskew.report.stats import Curve
 from unskew.report.tables import last

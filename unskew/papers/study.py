@@ -25,7 +25,10 @@ Each is laid over those before it, table by table.  A reproduction is a function
 
 import csv
 import dataclasses
+import hashlib
 import inspect
+import json
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,15 +126,18 @@ def layers_of(reproductions: Mapping[str, Settings], name: str) -> list[Settings
     return [*layers_of(reproductions, own["like"]), own] if "like" in own else [own]
 
 
+def settings_in(file: Settings, name: str, scale: str) -> Settings:
+    """All settings of one of a file's reproductions at a size; of the file alone where it has none of this name."""
+    layers = [file, *layers_of(file.get("reproductions", {}), name)]
+    out = merged(*(part for layer in layers for part in (layer, layer.get(scale, {}))))
+    return {key: value for key, value in out.items() if key not in (*SCALES, "reproductions")}
+
+
 def settings_of(name: str, scale: str) -> Settings:
-    """All settings of a paper, or of one of its reproductions (PAPER/NAME), at a size."""
+    """All settings of a reproduction of ours, PAPER/NAME, at a size; none for that of another package."""
     paper, _, reproduction = name.partition("/")
     path = FOLDER / f"{paper}.toml"
-    file = config.read_toml(path) if path.exists() else {}  # of another package there is none
-    reproductions = file.pop("reproductions", {})
-    layers = [file, *layers_of(reproductions, reproduction)]
-    out = merged(*(part for layer in layers for part in (layer, layer.get(scale, {}))))
-    return {key: value for key, value in out.items() if key not in SCALES}
+    return settings_in(config.read_toml(path) if path.exists() else {}, reproduction, scale)
 
 
 def settings(request: ReproductionRequest) -> Settings:
@@ -180,7 +186,9 @@ def load(request: ReproductionRequest, source: str) -> Dataset:
 def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Write arrays to a file; return the task settings that read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, allow_pickle=False, **arrays)
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:  # another process may draw the same
+        np.savez(part, allow_pickle=False, **arrays)
+    Path(part.name).replace(file)
     return {"data": f"npz:{file.resolve()}"}
 
 
@@ -204,7 +212,8 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
             arrays_of(source, request.data_dir)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
-    file = request.folder / "data" / f"{source}.npz"
+    digest = hashlib.sha256(json.dumps(draw, sort_keys=True).encode()).hexdigest()
+    file = request.folder / "data" / f"{source}-{digest[:8]}.npz"
     if draw.get("plain"):
         return write_npz(file, arrays_of(source, request.data_dir))
     data = load(request, source)
@@ -246,6 +255,7 @@ class Draft:
     seconds: float = 0.0
     ran: dict[str, None] = field(default_factory=dict)
     measures: dict[str, tuple[Measure, ...]] = field(default_factory=dict)
+    drawn: dict[str, Settings] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -257,12 +267,25 @@ class Draft:
         return self.settings[name]
 
     # ------------------------------------------------------------ runs
+    def tables(self, names: Iterable[str]) -> dict[str, Settings]:
+        """The settings of each run, by GROUND or "GROUND, SETTING", before its examples are drawn."""
+        out = {}
+        for name in names:
+            ground, _, setting = name.partition(", ")
+            own = self["grounds"][ground] if ground else {"draw": self.settings.get("draw")}
+            out[name] = merged(self["experiment"], own, self["settings"][setting] if setting else {})
+        return out
+
+    def with_data(self, table: Settings) -> Settings:
+        """The settings of a run with its examples drawn."""
+        asked = table["task"]["data"], table.pop("draw", None)
+        if (key := json.dumps(asked, sort_keys=True)) not in self.drawn:
+            self.drawn[key] = drawn(self.request, *asked)
+        return merged(table, {"task": self.drawn[key]})
+
     def ground(self, name: str = "") -> Settings:
         """The experiment's settings, on a ground if one is named, with its examples drawn."""
-        changes = self["grounds"][name] if name else {"draw": self.settings.get("draw")}
-        table = merged(self["experiment"], changes)
-        table["task"] |= drawn(self.request, table["task"]["data"], table.pop("draw", None))
-        return table
+        return self.with_data(self.tables([name])[name])
 
     def on(self, names: Iterable[str]) -> dict[str, Settings]:
         """Settings of each run whose data are here, by GROUND or "GROUND, SETTING"; the page says which are missing.
@@ -270,22 +293,17 @@ class Draft:
         Raises:
             DataError: If there are none.
         """
-        grounds: dict[str, Settings] = {}
+        tables, out = self.tables(names), dict[str, Settings]()
         missing: dict[str, DataError] = {}
-        for name in dict.fromkeys(name.partition(", ")[0] for name in names):
+        for name, table in tables.items():
             try:
-                grounds[name] = self.ground(name)
+                out[name] = self.with_data(table)
             except DataError as error:
-                missing[name] = error
-        if missing and not grounds:
+                missing[name.partition(", ")[0]] = error
+        if missing and not out:
             raise next(iter(missing.values()))
         self.request.notes.extend(f"Not run on {k}: {str(e).partition(';')[0]}." for k, e in missing.items())
-        split = {name: name.partition(", ")[::2] for name in names}
-        return {
-            name: merged(grounds[ground], self["settings"][setting] if setting else {})
-            for name, (ground, setting) in split.items()
-            if ground in grounds
-        }
+        return out
 
     def experiment(
         self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None
@@ -356,11 +374,13 @@ class Draft:
         """Add the claim that these values are above those, seed by seed; further arguments are those of `decide`."""
         self.claims.append(decide(text, paired(these, those), *how, **more))
 
+    def comparisons(self) -> list[Comparison]:
+        """The claims of the file."""
+        return [schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())]
+
     def judge(self) -> None:
         """Put the file's claims about the rows before those that are there."""
-        comparisons: list[Comparison] = [
-            schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())
-        ]
+        comparisons = self.comparisons()
         said: dict[tuple[Comparison, str], list[Any]] = {}
         for where in dict.fromkeys(r.setting for r in self.rows):
             for c in (one.about(self.measures.get(where, (ACCURACY,))) for one in comparisons):
