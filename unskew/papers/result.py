@@ -137,7 +137,7 @@ def _provenance(result: Result) -> str:
     return (
         f"Run on {result.date} with unskew {__version__}, PyTorch {torch.__version__}, "
         f"Python {platform.python_version()}, {cores()} cores ({platform.machine()}); "
-        f"seeds {', '.join(map(str, result.seeds))}; {result.seconds:.0f} s; scale {result.scale}."
+        f"seeds {', '.join(map(str, result.seeds)) or 'none'}; {result.seconds:.0f} s; scale {result.scale}."
     )
 
 

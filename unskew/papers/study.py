@@ -402,7 +402,7 @@ class Draft:
             about=" ".join(about.split()),
             curves=self.curves,
             axes=(x.format(**self.settings), y),
-            seeds=tuple(sorted(self.seeds or self.settings.get("seeds", [0]))),
+            seeds=tuple(sorted(self.seeds or self.settings.get("seeds", ()))),
             figures=tuple(self.figures),
         )
 
