@@ -91,7 +91,7 @@ def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
     asked = ReproductionRequest("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
-    ground = Draft.of(asked).ground("photographs")
+    ground = Draft.of(asked).on(["photographs"])["photographs"]
     with np.load(ground["task"]["data"].partition(":")[2]) as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
         for brightness, label, domain in zip(fine, drawn["y_train"], drawn["domain_train"], strict=True):

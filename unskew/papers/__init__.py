@@ -5,7 +5,7 @@ TABLE names every reproduction; `unskew reproduce NAME` runs one.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from unskew.errors import ConfigError
 from unskew.experiment import config
@@ -31,7 +31,7 @@ TABLE = {name: entry for paper in PAPERS for name, entry in _of(paper).items()}
 
 
 def _takes_a_draft(target: Any) -> bool:
-    return callable(target) and Draft in get_type_hints(target).values()
+    return any(of in (Draft, "Draft") for of in getattr(target, "__annotations__", {}).values())
 
 
 REPRODUCTIONS = Registry(

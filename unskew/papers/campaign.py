@@ -136,7 +136,6 @@ class Planned:
 class Campaign:
     """Claims in order."""
 
-    name: str
     title: str
     claims: tuple[Planned, ...]
 
@@ -175,7 +174,7 @@ def load(path: Path) -> Campaign:
             if not fits:
                 raise ConfigError(f"claims.{i}.claim: {asked.of} has no claim that fits {asked.claim!r}")
             claims += fits
-    return Campaign(path.stem, file.title, tuple(claims))
+    return Campaign(file.title, tuple(claims))
 
 
 def _planned(asked: Asked, settings: Settings, rule: UntilDecided) -> Iterator[Planned]:
@@ -290,23 +289,22 @@ def standing(planned: Planned, kept: Queue) -> Standing:
         ConfigError: If an arm does not have the claim's metric.
     """
     compared, rule, ended = planned.compared, planned.rule, ""
-    above, below = (ran(arm, rule, kept) for arm in planned.arms)
-    labels = [row.method for row in planned.rows]
+    outcomes = [(row, ran(arm, rule, kept)) for row, arm in zip(planned.rows, planned.arms, strict=True)]
     gain = planned.rows[0].paper if compared.alone else published_gain(*planned.rows)
     values: list[tuple[float, ...]] = []
     for seed in rule.seeds:
-        both = [of[seed] for of in (above, below) if seed in of]
-        if lost := [f"{m}, {of.diverged}" for m, of in zip(labels, both, strict=False) if of.diverged]:
+        both = [(row, of[seed]) for row, of in outcomes if seed in of]
+        if lost := [f"{row.method}, {one.diverged}" for row, one in both if one.diverged]:
             ended = f"diverged: {lost[0]}"
             break
         if len(both) < 2:
             break
-        compared = planned.compared.about(both[0].measures)
+        compared = planned.compared.about(both[0][1].measures)
         names = [name + ENDINGS[rule.metric] for name in (compared.metric, compared.against or compared.metric)]
-        for name, label, outcome in zip(names, labels, both, strict=True):
-            if name not in outcome.values:
-                raise ConfigError(f"{planned.text!r}: {label} has no {name}, but {', '.join(outcome.values)}")
-        ends = [of for name, one in zip(names, both, strict=True) if (of := one.values[name]) is not None]
+        for name, (row, one) in zip(names, both, strict=True):
+            if name not in one.values:
+                raise ConfigError(f"{planned.text!r}: {row.method} has no {name}, but {', '.join(one.values)}")
+        ends = [of for name, (_, one) in zip(names, both, strict=True) if (of := one.values[name]) is not None]
         values += [tuple(ends)] if len(ends) == 2 else []
         if ended := so_far(compared, values, rule).ended:
             break
@@ -416,7 +414,7 @@ def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
     """A result for each reproduction: values of the arms, and claims."""
     pages: dict[str, list[Planned]] = {}
     for claim in campaign.claims:
-        pages.setdefault(claim.asked.of, []).append(claim)
+        pages.setdefault(claim.asked.of if "/" in claim.asked.of else f"campaign/{claim.asked.of}", []).append(claim)
     about = (
         f"{campaign.title}. Seeds were added until each claim was decided, with a confidence sequence for the looks; "
         "where their number was fixed the interval is Student's."

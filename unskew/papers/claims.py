@@ -73,7 +73,7 @@ class Claim:
 
     Attributes:
         level: It does not hold because the two numbers it compares are level.
-        seeds: Row of seeds behind it; 0 if it is not about seeds.
+        seeds: Number of seeds behind it; 0 if it is not about seeds.
         interval: That of the difference, as the evidence shows it.
         published: The paper's difference, likewise.
     """
@@ -220,8 +220,7 @@ class Comparison:
             {setting} for the first and the last part of its name, {base} for the second's, {paper} for the published
             number of the first.
         above, below: Patterns of the methods' labels; the first may repeat the second as {below}.
-        metric: What is compared, where {headline} is the task's measure; by default that of the global model, in a
-            campaign of clients' own models where one of the methods is for these.
+        metric: What is compared, where {headline} is the task's measure; by default that of the global model.
         against: The metric of the second, where it is another.
         where: Pattern of the runs of the first.
         base: Pattern of the runs of the second, where it is not the same; may have {ground}.

@@ -118,7 +118,7 @@ def consistency(draft: Draft) -> None:
         if title.endswith("non-IID"):
             values = [r for pair in class_norms(*panel) if (r := report.correlation(*pair)) is not None]
             draft.add(panel[1], [*runs][-1], "norm_share_correlation", values)
-    ground = draft.ground("cifar10")
+    ground = draft.with_data(draft.tables(["cifar10"])["cifar10"])
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
     draft.figures += consistency_figures(data, panels, ground["seeds"][0]) if panels else []
 

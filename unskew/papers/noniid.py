@@ -67,7 +67,8 @@ TWELVE = (
 
 def tried() -> Sequence[str]:
     """Every method, without bounds and methods that need more settings."""
-    return [name for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in MORE]
+    left_out = (*MORE, "independent")  # which is a reference
+    return [name for name, entry in algorithms.TABLE.items() if entry.kind != "bound" and name not in left_out]
 
 
 def defaults(draft: Draft) -> None:

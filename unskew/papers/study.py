@@ -28,7 +28,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import tempfile
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,9 +186,9 @@ def load(request: ReproductionRequest, source: str) -> Dataset:
 def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Write arrays to a file; return the task settings that read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:  # another process may draw the same
-        np.savez(part, allow_pickle=False, **arrays)
-    Path(part.name).replace(file)
+    part = file.with_suffix(f".{os.getpid()}.npz")  # another process may draw the same
+    np.savez(part, allow_pickle=False, **arrays)
+    part.replace(file)
     return {"data": f"npz:{file.resolve()}"}
 
 
@@ -212,14 +212,15 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
             arrays_of(source, request.data_dir)
         folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
         return {"data": source, **folder}
-    digest = hashlib.sha256(json.dumps(draw, sort_keys=True).encode()).hexdigest()
+    paper = request.name.partition("/")[0]
+    digest = hashlib.sha256(json.dumps([paper, draw], sort_keys=True).encode()).hexdigest()
     file = request.folder / "data" / f"{source}-{digest[:8]}.npz"
     if draw.get("plain"):
         return write_npz(file, arrays_of(source, request.data_dir))
     data = load(request, source)
     if "subclasses" in draw:
         return write_npz(file, superclasses(arrays_of(source, request.data_dir), draw["subclasses"]))
-    key = Key(0) / request.name.partition("/")[0] / source
+    key = Key(0) / paper / source
     as_read = arrays_of(source, request.data_dir) if draw.get("pixels") else {}
     arrays: dict[str, Any] = {}
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
@@ -283,9 +284,9 @@ class Draft:
             self.drawn[key] = drawn(self.request, *asked)
         return merged(table, {"task": self.drawn[key]})
 
-    def ground(self, name: str = "") -> Settings:
-        """The experiment's settings, on a ground if one is named, with its examples drawn."""
-        return self.with_data(self.tables([name])[name])
+    def ground(self) -> Settings:
+        """The experiment's settings with its examples drawn."""
+        return self.with_data(self.tables([""])[""])
 
     def on(self, names: Iterable[str]) -> dict[str, Settings]:
         """Settings of each run whose data are here, by GROUND or "GROUND, SETTING"; the page says which are missing.

@@ -102,11 +102,11 @@ def still(chart: alt.TopLevelMixin, kind: Literal["svg", "png"] = "svg") -> byte
     return bytes(vl_convert.vegalite_to_png(text, scale=2)) if kind == "png" else _svg(text).encode()
 
 
-def document(chart: alt.TopLevelMixin, title: str, caption: str = "", width: int = WIDTH) -> str:
+def document(chart: alt.TopLevelMixin, title: str, caption: str = "") -> str:
     """A chart as an SVG file of its own, with its title and caption, on white."""
     lines = textwrap.wrap(caption, 75)
     words = {"text": title, "subtitle": lines, "anchor": "start", "subtitleColor": INK, "color": INK}
-    return _svg(_fitted(chart, width, title=words))
+    return _svg(_fitted(chart, WIDTH, title=words))
 
 
 def file(chart: Chart) -> bytes:
