@@ -180,7 +180,7 @@ def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) 
     assert {r.method for r in rows if r.setting == "3 clients"} == {"1 groups", "3 groups"}
     assert utility["6 groups"] == pytest.approx(-3.0)
     assert utility["1 groups"] > utility["3 groups"] > -3.0
-    assert [c.x for c in result.curves.values()] == [(1.0, 3.0)] * 2 + [(1.0, 3.0, 6.0)] * 2
+    assert [c.x for c in result.curves.values()] == [(0.0, 1.0), (0.0, 1.0, 2.0)] * 2
     assert [c.text.partition(":")[0] for c in result.claims][:2] == ["3 clients", "6 clients"]
 
 

@@ -43,7 +43,7 @@ class Row:
         ours: Mean over seeds (or clients); None if there is none, and `note` says why.
         std: Spread over `spread_over`; None for fewer than two values.
         seeds: The value of each seed.
-        note: Reason for a missing value, such as "diverged in seed 1, round 3"; empty if there is a value.
+        note: Reason for missing values, such as "diverged in seed 1, round 3"; empty if there are all.
     """
 
     method: str
@@ -260,15 +260,15 @@ class Comparison:
     def pairs(self, rows: Sequence[Row], where: str) -> Iterator[tuple[Row, Row]]:
         """The rows that it compares, of which the first is of this run; twice the same if it is about one method."""
         ground = where.partition(", ")[0]
-        first = [r for r in rows if (r.setting, r.metric) == (where, self.metric) and _fits(where, self.where)]
+        first = [r for r in rows if (r.setting, r.metric) == (where, self.metric) and fits(where, self.where)]
         if self.alone:
-            yield from ((r, r) for r in first if _fits(r.method, self.above))
+            yield from ((r, r) for r in first if fits(r.method, self.above))
             return
         base = self.base.format(ground=ground) or where
-        second = [r for r in rows if r.metric == (self.against or self.metric) and _fits(r.setting, base)]
+        second = [r for r in rows if r.metric == (self.against or self.metric) and fits(r.setting, base)]
         for a, b in itertools.product(first, second):
             another = (a.method, a.metric, a.setting) != (b.method, b.metric, b.setting)
-            named = _fits(b.method, self.below) and _fits(a.method, self.above.format(below=b.method))
+            named = fits(b.method, self.below) and fits(a.method, self.above.format(below=b.method))
             if another and named and (not self.published or (published_gain(a, b) or 0.0) > 0):
                 yield a, b
 
@@ -289,7 +289,9 @@ class Comparison:
         return self.text.format(ground=ground, setting=setting, **names)
 
     def of(self, text: str, pairs: Sequence[tuple[Row, Row]]) -> Claim:
-        """The claim about pairs that have the same text."""
+        """The claim about pairs that have the same text; undecided where seeds cannot be paired."""
+        if lacking := [row for pair in pairs for row in pair if row.note and row.seeds]:
+            return Claim(text, None, f"{lacking[0].method} is {lacking[0].note}")
         if len(pairs) == 1:
             ((a, b),) = pairs
             return self.claim(text, a.seeds, b.seeds, a.paper if self.alone else published_gain(a, b))
@@ -329,7 +331,8 @@ class Comparison:
         return decide(text, apart, self.unit, self.factor, self.form, gain, sequential, within=within)
 
 
-def _fits(name: str, patterns: str) -> bool:
+def fits(name: str, patterns: str) -> bool:
+    """True if a name fits one of the patterns between |."""
     return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
 
 

@@ -27,13 +27,12 @@ from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
 from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.result import lines
-from unskew.papers.study import Draft, compared, percent, published, share
+from unskew.papers.study import Draft, compared, published, share
 from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations as report
-from unskew.report.stats import Curve, curve
+from unskew.report.stats import curve
 from unskew.report.tables import difference, last, reported
 from unskew.tree import Params
 
@@ -85,20 +84,6 @@ def compatibility(draft: Draft) -> None:
         if bars:
             forest = drawing.forest(bars, "accuracy with the term minus without it, points")
             draft.figures.append(Chart(f"What the term adds, {where.partition(',')[0]}", "", forest))
-
-
-# ---------------------------------------------------------------- Fig. 6
-def mu(draft: Draft) -> None:
-    """Accuracy by the strength of the term, added to every method but FedAvg."""
-    compared(draft)
-    strengths = draft["compare"][1:]
-    curves: dict[str, Curve] = {}
-    for where in dict.fromkeys(r.setting for r in draft.rows):
-        line = {i: v for i, label in enumerate(strengths) if (v := draft.values(label, where, G))}
-        curves |= {where: percent(line, list(line.values()))} if line else {}
-    if curves:
-        axis = f"weight of the term: {', '.join(label.partition('=')[2] for label in strengths)}"
-        draft.figures.append(lines("Strength of the term", curves, (axis, "global test accuracy, %")))
 
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4

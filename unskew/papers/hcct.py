@@ -12,7 +12,6 @@ Division   redrawn for every seed, and kept as a manifest; every method of a see
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,6 @@ from unskew.papers import study
 from unskew.papers.claims import SAME, Claim, Row, decide, every, paired
 from unskew.papers.study import Draft, Settings, curves_of, final, percent, published, share, write_npz
 from unskew.record.reader import info_of
-from unskew.report.stats import Curve
 from unskew.report.tables import last
 
 Floats = npt.NDArray[np.float64]
@@ -226,12 +224,6 @@ def add_errors(draft: Draft, setting: str, errors: Mapping[str, Sequence[Floats]
         draft.rows.append(Row(method, setting, metric, paper, float(np.mean(values)), std, "clients", tuple(values)))
 
 
-def line(draft: Draft, setting: str, metric: str = "error", scale: Callable[[float], float] = float) -> Curve:
-    """A metric by the number in a method's name."""
-    rows = [r for r in draft.rows if (r.setting, r.metric) == (setting, metric) and r.seeds]
-    return percent([scale(float(re.findall(r"[0-9.]+", r.method)[0])) for r in rows], [r.seeds for r in rows])
-
-
 # ---------------------------------------------------------------- three clients, five patterns (Table II)
 def table2(draft: Draft) -> None:
     """Three clients on CIFAR-10, the first two with the same classes, in five patterns of collaboration."""
@@ -293,21 +285,18 @@ def table4(draft: Draft) -> None:
 # ---------------------------------------------------------------- a forced number of groups (Figs. 5 and 6)
 def groups(draft: Draft) -> None:
     """Error and utility of HCCT by the number of groups, for clients of five domains."""
-    curves, least = {}, dict[str, Sequence[float]]()
+    least: dict[str, Sequence[float]] = {}
     for where, history in compared(draft).items():
         errors = {r.method: r.seeds for r in draft.rows if r.setting == where and r.seeds}
         utility = {name: of for name, of in _utilities(history).items() if name in errors}
         for name, of in utility.items():
             draft.add(name, where, "utility", of)
         draft.claims.append(placed(where, errors, utility))
-        curves[f"{where}: test error, %"] = line(draft, where)
-        curves[f"{where}: utility, x 100"] = line(draft, where, "utility")
         least[where] = min(errors.values(), key=fmean)  # one number for all seeds, not the luckiest of each
     if len(least) > 1:
         few, *_, many = least
         text = f"at its best number of groups {many} err less than {few.partition(' ')[0]}"
         draft.above(text, least[few], least[many])
-    draft.curves = curves
 
 
 def _utilities(history: History) -> dict[str, list[float]]:
@@ -347,9 +336,3 @@ def arrivals(draft: Draft) -> None:
             add_errors(draft, f"{n} every {every} rounds", {way: [e[clients] for e in of]}, metric)
     after = [f"{n} every {every} rounds" for n in new]
     draft.curves = {w: percent(new, [draft.values(w, when, "error.arrivals") for when in after]) for w in ways}
-
-
-# ---------------------------------------------------------------- alpha by the clients' sizes (Fig. 4)
-def alpha(draft: Draft) -> None:
-    """HCCT's error by alpha, for clients with few or many examples; a larger ratio adds training examples."""
-    draft.curves = {where: line(draft, where, scale=math.log10) for where in compared(draft)}

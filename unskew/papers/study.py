@@ -16,6 +16,7 @@ Each is laid over those before it, table by table.  A reproduction is a function
     metrics = [...]        the rows that are made of each run, where {headline} is its task's measure; `adjusted Rand`
                            is how far groups that were found are the domains of the data
     axes = ["x", "y"]      of the figure, by default of accuracies by round
+    along = {...}          the figure is of `metrics` by the place of the `methods` that fit, a line for each run
     where = "..."          what rows call the run, which may name its settings in braces; by default its name, and where
                            that is empty as its division is called
     published = {...}      `table`, whose rows are methods and columns runs, and the `metric` it prints; for methods of
@@ -47,7 +48,7 @@ from unskew.experiment import config
 from unskew.history import History, load_run
 from unskew.info import ClientGroups
 from unskew.keys import Key
-from unskew.papers.claims import Claim, Comparison, Row, decide, over_seeds, paired
+from unskew.papers.claims import Claim, Comparison, Row, decide, fits, over_seeds, paired
 from unskew.papers.result import Result
 from unskew.protocol import SgdConfig
 from unskew.record.logs import require_none_diverged
@@ -375,6 +376,15 @@ class Draft:
         """Add the claim that these values are above those, seed by seed; further arguments are those of `decide`."""
         self.claims.append(decide(text, paired(these, those), *how, **more))
 
+    def along(self, metrics: Sequence[str], methods: str = "*") -> dict[str, Curve]:
+        """Metrics by the place of the methods that fit a pattern, a line for each run."""
+        rows = [r for r in self.rows if r.metric in metrics and r.seeds and fits(r.method, methods)]
+        places, out = [*dict.fromkeys(r.method for r in rows)], dict[str, Curve]()
+        for where, metric in dict.fromkeys((r.setting, r.metric) for r in rows):
+            by = {places.index(r.method): r.seeds for r in rows if (r.setting, r.metric) == (where, metric)}
+            out[f"{where}: {metric}" if len(metrics) > 1 else where] = percent(by, [*by.values()])
+        return out
+
     def comparisons(self) -> list[Comparison]:
         """The claims of the file."""
         return [schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())]
@@ -412,6 +422,8 @@ def made(request: ReproductionRequest, make: Callable[[Draft], object]) -> Resul
     """The result of a reproduction: what its function adds to a draft, and the file's claims."""
     draft = Draft.of(request, inspect.getdoc(make) or "")
     make(draft)
+    if "along" in draft.settings:
+        draft.curves = draft.along(**draft["along"])
     draft.judge()
     return draft.result()
 
@@ -453,7 +465,10 @@ def rows_of(
     """
     printed = paper or {}
     rows = [
-        over_seeds(m, where or r["setting"], name, r["seeds"], printed.get((m, name)))
+        dataclasses.replace(
+            over_seeds(m, where or r["setting"], name, r["seeds"], printed.get((m, name))),
+            note=f"undefined in {r['undefined']} seeds" if "undefined" in r else "",
+        )
         for r in history.summary["rows"]
         if (name := r["metric"]) in metrics and (m := r["method"])
     ]
