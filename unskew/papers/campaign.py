@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,9 +166,8 @@ def load(path: Path) -> Campaign:
             known = [*TABLE, *raw.get("reproductions", ())]
             if asked.of not in known:
                 raise ConfigError(f"claims.{i}.of: there is no {asked.of!r}{did_you_mean(asked.of, known)}")
-            settings = study.settings_in(raw, asked.of, asked.scale)
-            if asked.of in TABLE:
-                settings = study.settings_of(asked.of, asked.scale)
+            ours = asked.of in TABLE
+            settings = (study.settings_of if ours else partial(study.settings_in, raw))(asked.of, asked.scale)
             with schema.errors_at(f"claims.{i}, {asked.of}"):
                 fits = [*_planned(asked, settings, rule)]
             if not fits:
