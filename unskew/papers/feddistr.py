@@ -10,9 +10,7 @@ xi         average entanglement of five clients; the value reached with whole im
            Base distributions are labels at `small`, CIFAR-100's subclasses at `paper`.
 """
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from unskew.history import History
 from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.result import lines
 from unskew.papers.study import Draft, final, merged, percent, published
 from unskew.report import tables
@@ -95,44 +92,34 @@ def shown(history: History) -> dict[tuple[str, int], Embeddings]:
 
 
 # ---------------------------------------------------------------- error by overlap or clients (Figs. 4 and 8, Table 2)
-@dataclass(frozen=True, eq=False)
-class Level:
-    """Results on one source at one value of the varied option.
+Errors = dict[str, Mapping[int, Sequence[float]]]
+"""Errors by round and seed; of what travels once, after that alone.  With SERVER behind it a name is the server's."""
 
-    Attributes:
-        at: The option of the split and its value, as in "xi 0".
-        errors: Final errors, by name and seed; with SERVER behind it a name is that of the server's classifier.
-        by_round: Errors after each round of the methods with many rounds.
-        reached: The first round at which FedAvg was as good as FedDistr's clients, and as its server.
-    """
-
-    at: str
-    errors: dict[str, Sequence[float]] = field(default_factory=dict)
-    by_round: dict[str, Mapping[int, Sequence[float]]] = field(default_factory=dict)
-    reached: dict[str, Sequence[int | None]] = field(default_factory=dict)
+WHOSE = {"clients": "feddistr", "server": f"feddistr{SERVER}"}
+"""Whose error FedAvg is to reach."""
 
 
 def overlap(draft: Draft) -> None:
     """FedDistr's one round, and rivals with one or many, at every value of one option of the split."""
     over, (x, y) = draft["over"], draft["axes"]
     for name, table in draft.on(draft["on"]).items():
-        levels = [_level(draft, table, name, over, value) for value in draft[over]]
-        draft.claims += slower_claims(name, levels) if draft.settings.get("slower") else ()
-        places = range(1, len(levels) + 1)
-        by_value = {m: percent(places, [level.errors[m] for level in levels]) for m in levels[0].errors if m != "alone"}
+        levels = {f"{over} {value:g}": _level(draft, table, name, over, value) for value in draft[over]}
+        shown = [m for m in next(iter(levels.values())) if m != "alone"]
+        ends = {m: [of[m][max(of[m])] for of in levels.values()] for m in shown}
+        by_value = {m: percent(range(1, len(levels) + 1), of) for m, of in ends.items()}
         if draft.curves:
             draft.figures.append(lines(f"{name} by {over}", by_value, (x, y)))
         draft.curves = draft.curves or by_value
-        for level in levels if levels[0].by_round else ():
-            rounds = max(map(max, level.by_round.values()))
-            once = {m: {1: e, rounds: e} for m, e in level.errors.items() if m != "alone"}
-            curves = {m: percent(by, list(by.values())) for m, by in {**once, **level.by_round}.items()}
-            draft.figures.append(lines(f"{name}, {level.at}", curves, ("round", y)))
+        for (at_value, errors), *end in zip(levels.items(), *ends.values(), strict=True):
+            if (rounds := max(map(max, errors.values()))) > 1:
+                by = {m: {**errors[m], rounds: last} for m, last in zip(shown, end, strict=True)}
+                curves = {m: percent(of, [*of.values()]) for m, of in by.items()}
+                draft.figures.append(lines(f"{name}, {at_value}", curves, ("round", y)))
 
 
-def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value: float) -> Level:
-    """The reproduction's parts under one split, each in a run of its own, as rows and as a level."""
-    level, where = Level(f"{over} {value:g}"), f"{name}, {over} {value:g}"
+def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value: float) -> Errors:
+    """The reproduction's parts under one split, each in a run of its own: rows are added, errors returned."""
+    where, errors = f"{name}, {over} {value:g}", Errors()
     sent: dict[str, Sequence[Sequence[float]]] = {}  # up to each round, by seed
     printed = TABLE2.get(f"{value:g}", {}) if over == "xi" else {}
     for part, layer in draft["parts"].items():
@@ -148,36 +135,32 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
                 sent["ensemble"] = [[b] for b in final(history, m, "bytes.up")]
             if m == "alone":
                 data = sources.load(ground["task"]["data"], draft.request.data_dir)
-                level.errors["ensemble"] = [voted(history, m, data, seed) for seed in ground["seeds"]]
-                level.errors[m] = [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]
+                errors["ensemble"] = {1: [voted(history, m, data, seed) for seed in ground["seeds"]]}
+                errors[m] = {1: [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]}
             elif final(history, m, CLIENTS_ACCURACY):
-                level.errors.update(both_errors(history, m))
+                errors |= {name: {1: of} for name, of in both_errors(history, m).items()}
             else:
                 accuracies = by_round(history, m, GLOBAL_ACCURACY)
-                level.by_round[m] = {t: [1.0 - a for a in of] for t, of in accuracies.items()}
-                level.errors[m] = level.by_round[m][max(accuracies)]
+                errors[m] = {t: [1.0 - a for a in of] for t, of in accuracies.items()}
         _add_embeddings(draft, shown(history), where)
-    for m, values in level.errors.items():
+    for m, by in errors.items():
         paper = UTILITY_LOSS.get(m) if over == "xi" and (m != "moon" or value == 0.0) else None
-        draft.add(m.removesuffix(SERVER), where, "error.server" if m.endswith(SERVER) else "error", values, paper)
-        if m in level.by_round:
-            draft.add(m, where, "error.first", level.by_round[m][1])
+        metric = "error.server" if m.endswith(SERVER) else "error"
+        draft.add(m.removesuffix(SERVER), where, metric, by[max(by)], paper)
+        if len(by) > 1:
+            draft.add(m, where, "error.first", by[1])
         if m in sent:
-            draft.add(m, where, "bytes.total", [by[-1] for by in sent[m]])
-    for whose, wanted in WHOSE.items() if {"fedavg"} & level.by_round.keys() and "feddistr" in level.errors else ():
-        first = level.reached[whose] = reaching(level.by_round["fedavg"], level.errors[wanted])
+            draft.add(m, where, "bytes.total", [of_seed[-1] for of_seed in sent[m]])
+    for whose, wanted in WHOSE.items() if {"fedavg", "feddistr"} <= errors.keys() else ():
+        first = reaching(errors["fedavg"], errors[wanted][1])
         draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
-        there = [(t, by[t - 1]) for t, by in zip(first, sent["fedavg"], strict=True) if t is not None]
+        there = [(t, of_seed[t - 1]) for t, of_seed in zip(first, sent["fedavg"], strict=True) if t is not None]
         if there:
             paper = printed.get("fedavg rounds") if whose == "clients" else None
             draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper)
             draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there])
     add_realised(draft, history, where)
-    return level
-
-
-WHOSE = {"clients": "feddistr", "server": f"feddistr{SERVER}"}
-"""Whose error FedAvg is to reach."""
+    return errors
 
 
 def _add_embeddings(draft: Draft, infos: Mapping[tuple[str, int], Embeddings], where: str) -> None:
@@ -206,28 +189,6 @@ def reaching(errors: Mapping[int, Sequence[float]], wanted: Sequence[float]) -> 
     ]
 
 
-def slower_claims(source: str, levels: Sequence[Level]) -> Iterable[Claim]:
-    """Whether FedAvg takes more rounds until it is as good as FedDistr's clients where labels overlap less (Table 2).
-
-    If it never was at the lower overlap, it takes at least one round more than were run, which refutes nothing.  If it
-    never was at the higher one, the claim is undecided.
-    """
-    rounds = max(levels[0].by_round["fedavg"])
-    for less, more in itertools.pairwise(levels):
-        text = f"{source}: FedAvg needs more rounds at {less.at} than at {more.at}"
-        first, then = (level.reached["clients"] for level in (less, more))
-        if missed := sum(t is None for t in then):
-            evidence = f"at {more.at} not reached within {rounds} rounds in {missed} of {len(then)} seeds"
-            yield Claim(text, None, evidence)
-            continue
-        apart = [float((rounds + 1 if a is None else a) - b) for a, b in zip(first, then, strict=True) if b is not None]
-        missed, unit = sum(t is None for t in first), "rounds"
-        if missed:
-            unit += f" (at least: not reached within {rounds} rounds in {missed} of {len(first)} seeds)"
-        claim = decide(text, apart, unit, 1.0, "+.1f", counts=True)
-        yield replace(claim, holds=None) if missed and claim.holds is False else claim
-
-
 # ---------------------------------------------------------------- noise on embeddings (Fig. 5)
 PLAIN = "no noise"
 
@@ -240,30 +201,19 @@ def privacy(draft: Draft) -> None:
     methods = {PLAIN: options, **noisy}
     history = at(draft, "runs", table, {"xi": xi}, {"methods": methods, "compare": list(methods)})
     where, infos = f"{name}, xi {xi:g}", shown(history)
-    copies, real = _copies(draft, infos, table)
     for m in methods:
         clients, server = both_errors(history, m).values()
         draft.add(m, where, "error", clients)
         draft.add(m, where, "error.server", server)
-        if m in copies:
-            draft.add(m, where, "closest", copies[m])
         epsilon = infos[m, table["seeds"][0]].privacy.epsilon
         if not isinstance(epsilon, str):
             draft.add(m, where, "epsilon", [epsilon] * len(table["seeds"]))
-    if real:
-        draft.add("real images", where, "closest", real)
+    _add_copies(draft, infos, table, where)
     add_realised(draft, history, where)
     if not any(r.metric == "epsilon" for r in draft.rows):
         draft.request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
     if "rivals" in draft.settings:
         _beside_rivals(draft, table, where)
-    if PLAIN in copies:
-        text = "without noise no image that is made is nearer to a private one than unseen real images are"
-        draft.claims.append(decide(text, paired(copies[PLAIN], real), "distances of private images", 1.0))
-    draft.curves = {
-        who: percent(range(len(methods)), [draft.values(m, where, metric) for m in methods])
-        for who, metric in {"clients": "error", "server": "error.server"}.items()
-    }
 
 
 def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:
@@ -282,10 +232,10 @@ def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:
             draft.above(text, theirs, draft.values(label, where, "error.server"))
 
 
-def _copies(
-    draft: Draft, infos: Mapping[tuple[str, int], Embeddings], ground: Mapping[str, Any]
-) -> tuple[dict[str, list[float]], list[float]]:
-    """Least distances of generated images, and of real ones, to private images, by label and seed.
+def _add_copies(
+    draft: Draft, infos: Mapping[tuple[str, int], Embeddings], ground: Mapping[str, Any], where: str
+) -> None:
+    """Add the least distances of generated images, and of real ones, to private images.
 
     Images are generated anew: under noise clients do not report distances, which would reveal their images.  If the
     info has only coordinates of the embeddings, because there are many, nothing can be generated.
@@ -294,20 +244,19 @@ def _copies(
     data = sources.load(ground["task"]["data"], draft.request.data_dir)
     prior = ground["methods"]["feddistr"].get("prior", priors.BUILT_IN)
     maker = imagery.of(prior, device, data.input_shape, data.inputs.levels)
-    private = as_tensor(data.x_train)
-    copies: dict[str, list[float]] = {}
-    real: list[float] = []
+    private, closest = as_tensor(data.x_train), dict[str, list[float]]()
     for (label, seed), info in infos.items():
         if info.coordinates != "embedding":
             continue
-        v = torch.tensor(info.embeddings)[list(info.kept)]
         key = Key(seed) / "feddistr" / "copies"
+        v = torch.tensor(info.embeddings)[list(info.kept)]
         images = maker.sample(v, draft["each"], key / "images").flatten(0, 1)
-        copies.setdefault(label, []).append(nearest(images, private))
+        closest.setdefault(label, []).append(nearest(images, private))
         if label == PLAIN:
             rows = torch.randperm(len(data.x_test), generator=(key / "real").generator())[: len(images)]
-            real.append(nearest(data.x_test[rows], private))
-    return copies, real
+            closest.setdefault("real images", []).append(nearest(data.x_test[rows], private))
+    for label, distances in closest.items():
+        draft.add(label, where, "closest", distances)
 
 
 def nearest(images: Tensor, private: Tensor) -> float:
