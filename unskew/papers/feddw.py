@@ -26,21 +26,21 @@ from unskew.data.dataset import Dataset
 from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired
-from unskew.papers.study import Draft, compared, published, share
+from unskew.papers.claims import Claim, decide, paired, published_gain
+from unskew.papers.study import Draft, compared, published
 from unskew.record import reader
 from unskew.report import charts as drawing
 from unskew.report.section import Chart
 from unskew.report.sections import class_relations as report
 from unskew.report.stats import curve
-from unskew.report.tables import difference, last, reported
+from unskew.report.tables import last, reported
 from unskew.tree import Params
 
 G = "global.accuracy"
-TABLE2, TABLE3 = published("feddw-table2"), published("feddw-table3")
+TABLE3 = published("feddw-table3")
 
 
-# ---------------------------------------------------------------- Tables I, II and IV
+# ---------------------------------------------------------------- Tables I and II
 def table1(draft: Draft) -> None:
     """All twelve methods on each data set, and the text's "+3 % on average" for pathological data.
 
@@ -58,32 +58,17 @@ def table1(draft: Draft) -> None:
 
 
 def scale(draft: Draft) -> None:
-    """More clients, and the same work in fewer or more rounds; FedDW's decline with more clients against each method's.
+    """More clients, and the same work in fewer or more rounds, and each method's decline from 10 clients to more.
 
     At `paper` scale also other networks.
     """
     compared(draft)
-    at = {where.partition(":")[0].partition(", ")[2]: where for where in dict.fromkeys(r.setting for r in draft.rows)}
-    for column, m in itertools.product(("N=50", "N=100"), draft["one"]):
-        both = [[draft.values(who, at.get(c, ""), G) for c in ("standard", column)] for who in (m, "feddw")]
-        if all(values for of in both for values in of):
-            theirs, ours = (paired(few, many) for few, many in both)
-            cells = [[TABLE2[who].get(f"cifar10, {c}") for c in ("standard", column)] for who in (m, "feddw")]
-            printed = [a - b for a, b in cells if a is not None and b is not None]
-            gain = share(printed[0] - printed[1]) if len(printed) == 2 else None
-            draft.above(f"from 10 clients to {column} feddw declines less than {m}", theirs, ours, published=gain)
+    standard = next((r.setting for r in draft.rows if ", standard:" in r.setting), "")
+    few = {r.method: r for r in draft.rows if (r.setting, r.metric) == (standard, G)}
+    for r in [r for r in draft.rows if r.metric == G and r.method in few and ", N=" in r.setting]:
+        first = few[r.method]
+        draft.add(r.method, r.setting, "accuracy.decline", paired(first.seeds, r.seeds), published_gain(first, r))
     draft.curves = {}
-
-
-def compatibility(draft: Draft) -> None:
-    """Methods with and without the class-relation term, pathological, and a figure of its gain."""
-    compared(draft)
-    for where in dict.fromkeys(r.setting for r in draft.rows):
-        gains = {m: paired(draft.values(f"{m}+dw", where, G), draft.values(m, where, G)) for m in draft["one"]}
-        bars = [drawing.interval(m, difference(m, dict(enumerate(v))), 100.0) for m, v in gains.items() if v]
-        if bars:
-            forest = drawing.forest(bars, "accuracy with the term minus without it, points")
-            draft.figures.append(Chart(f"What the term adds, {where.partition(',')[0]}", "", forest))
 
 
 # ---------------------------------------------------------------- Fig. 8, 5 and 4

@@ -24,6 +24,7 @@ Each is laid over those before it, table by table.  A reproduction is a function
     [[claims]]             what is claimed about rows, each a `Comparison`
 """
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -51,7 +52,6 @@ from unskew.keys import Key
 from unskew.papers.claims import Claim, Comparison, Row, decide, fits, over_seeds, paired
 from unskew.papers.result import Result
 from unskew.protocol import SgdConfig
-from unskew.record.logs import require_none_diverged
 from unskew.report import tables
 from unskew.report.section import Chart
 from unskew.report.sections.groups import adjusted_rand, members
@@ -317,31 +317,23 @@ class Draft:
         listed = [{"name": label, **every[label], "label": label} for label in methods or every]
         return config.parse({**table, "methods": listed, "name": name}, name)
 
-    def run(
-        self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None, strict: bool = True
-    ) -> History:
+    def run(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
         """The run of an experiment in a folder of this name: started, resumed, or read if it is complete.
 
-        Without `strict`, methods that diverged have no results: see `diverged`.
+        Methods that diverged have no results: see `diverged`.
 
         Raises:
             ConfigError, DataError: If the experiment is impossible.
-            DivergedError: If a method diverged, once the others are done.
             RunError: If the folder holds another run, or cannot be resumed.
         """
-        return self.complete(self.experiment(folder, *layers, methods=methods), folder, strict)
+        return self.complete(self.experiment(folder, *layers, methods=methods), folder)
 
-    def complete(self, experiment: config.Experiment, folder: str, strict: bool = True) -> History:
+    def complete(self, experiment: config.Experiment, folder: str) -> History:
         """The experiment's run, as from `run`; its seeds and seconds are added, and the page says what was run."""
         place = self.request.folder / folder
-        try:
-            history = load_run(complete(experiment, place, self.request.callback).folder)
-        except DivergedError:
-            if strict:
-                raise
-            history = load_run(place, unfinished=True)
-        if strict:
-            require_none_diverged(history.diverged)
+        with contextlib.suppress(DivergedError):
+            complete(experiment, place, self.request.callback)
+        history = load_run(place, unfinished=True)
         lost = {row["method"] for row in history.diverged}
         kept = [row for row in history.summary["rows"] if row["method"] not in lost]
         record = dataclasses.replace(history.record, frame=history.frame.where(lambda n: n.method not in lost))
@@ -434,7 +426,7 @@ def compared(draft: Draft, tables: Mapping[str, Settings] | None = None) -> dict
     runs = {}
     for name, table in (draft.on(draft.settings.get("on", [""])) if tables is None else tables).items():
         methods = table.pop("compare", draft.settings.get("compare"))
-        history = draft.run(name.replace(", ", "-") or "run", table, methods=methods, strict=False)
+        history = draft.run(name.replace(", ", "-") or "run", table, methods=methods)
         called = draft.settings.get("where", "{name}").format(name=name, **table)
         where = called or history.summary["rows"][0]["setting"]
         metrics = [metric.format(headline=history.headline.name) for metric in draft["metrics"]]
