@@ -186,14 +186,15 @@ def test_groups_are_forced_and_their_utility_is_read(toy: Path, tmp_path: Path) 
 
 def test_groups_are_turned_or_relabelled_and_as_large_as_each_other() -> None:
     """Image i has the pixels 4 i to 4 i + 3: turned by a quarter (0 1 / 2 3) is (1 3 / 0 2)."""
-    arrays = {"x_train": np.arange(48).reshape(12, 1, 2, 2), "y_train": np.arange(12) % 3, "classes": np.arange(3)}
-    turned = hcct.in_groups(arrays, "turned", 4, 9, KEY)
+    x, y = torch.arange(48.0).reshape(12, 1, 2, 2), torch.arange(12) % 3
+    data = Dataset("toy", x, y, x, y, ("a", "b", "c"), None, (), "")
+    turned = hcct.in_groups(data, "turned", 4, 9, KEY)
     assert turned["domain_train"].tolist() == [0, 1, 2, 3] * 2
     for x, y, g in zip(turned["x_train"], turned["y_train"], turned["domain_train"], strict=True):
         i = x.min() // 4
         assert y == i % 3
         assert x[0].ravel().tolist() == [4 * i + k for k in ((0, 1, 2, 3), (1, 3, 0, 2), (3, 2, 1, 0), (2, 0, 3, 1))[g]]
-    other = hcct.in_groups(arrays, "relabelled", 2, 12, KEY)
+    other = hcct.in_groups(data, "relabelled", 2, 12, KEY)
     own = other["x_train"].min((1, 2, 3)) // 4 % 3
     assert (other["y_train"] == own)[other["domain_train"] == 0].all()
     names = {

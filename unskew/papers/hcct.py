@@ -14,7 +14,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -131,65 +130,54 @@ def _client(train: npt.NDArray[np.int64], test: npt.NDArray[np.int64]) -> Client
     return ClientIndex(*(torch.from_numpy(np.sort(part)) for part in (train, nothing, test)))
 
 
-def in_groups(
-    arrays: Mapping[str, npt.NDArray[Any]], how: str, count: int, examples: int, key: Key
-) -> dict[str, npt.NDArray[Any]]:
-    """A random subset of the training examples in `count` groups of equal size, each a domain.
+def in_groups(data: Dataset, how: str, count: int, examples: int, key: Key) -> dict[str, npt.NDArray[Any]]:
+    """A data set whose training examples are a random part of another's in `count` groups of equal size, its domains.
 
     Args:
-        arrays: `x_train` (N, C, H, W), `y_train` (N,) and others, which stay.
+        data: The other: images (N, C, H, W).
         how: "turned" turns group g's images by g quarters, as IFCA does; "relabelled" permutes the labels of each group
             but the first in a random way.
         count: Number of groups.
         examples: Number of examples of all groups together.
         key: Draws the examples, their groups and the labels.
     """
-    drawn = (key / "examples").numpy().permutation(len(arrays["y_train"]))[: examples // count * count]
+    drawn = (key / "examples").numpy().permutation(len(data.y_train))[: examples // count * count]
     group = np.arange(len(drawn)) % count
-    x, y = arrays["x_train"][drawn], arrays["y_train"][drawn]
+    x, y = as_tensor(data.x_train).numpy()[drawn], data.y_train.numpy()[drawn]
     for g in range(1, count):
         rows = group == g
         if how == "turned":
             x[rows] = np.rot90(x[rows], g, axes=(-2, -1))
         else:
-            y[rows] = (key / "labels" / g).numpy().permutation(int(arrays["y_train"].max()) + 1)[y[rows]]
-    names = np.array([f"{how} {g}" for g in range(count)])
-    return {**arrays, "x_train": x, "y_train": y, "domain_train": group, "domains": names}
+            y[rows] = (key / "labels" / g).numpy().permutation(data.num_classes)[y[rows]]
+    # Clients are tested on examples of their own; a global test part is there because a data set has one.
+    test = {"x_test": data.x_test[:100].numpy(), "y_test": data.y_test[:100].numpy()}
+    names = {"classes": np.array(data.classes), "domains": np.array([f"{how} {g}" for g in range(count)])}
+    return {"x_train": x, "y_train": y, "domain_train": group, **test, **names}
 
 
 # ---------------------------------------------------------------- runs
 def divided(draft: Draft) -> dict[str, Settings]:
-    """The settings of each run of `on`, with its data in a file, and the division under each seed in another.
+    """The settings of each run of `on`, with the division under each seed in a file.
 
     Runs that are `apart` have draws of their own.
     """
-    out = {}
+    out, folder = {}, draft.request.folder.resolve() / "data"
+    folder.mkdir(parents=True, exist_ok=True)
     for name, table in draft.on(draft["on"]).items():
         ground, _, setting = name.partition(", ")
         where, how, groups = setting or ground, dict(table.pop("divide")), table.pop("groups", None)
-        data = sources.load(table["task"]["data"], draft.request.data_dir)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "x_train": as_tensor(data.x_train).numpy(),
-            "y_train": data.y_train.numpy(),
-            # Clients are tested on examples of their own; a global test part is there because a data set has one.
-            "x_test": data.x_test[:100].numpy(),
-            "y_test": data.y_test[:100].numpy(),
-            "classes": np.array(data.classes),
-        }
-        if data.domains is not None:
-            arrays |= {"domain_train": data.domains.numpy(), "domains": np.array(data.domain_names)}
+        data, divide = sources.load(table["task"]["data"], draft.request.data_dir), DIVISIONS[how.pop("by")]
         if groups is not None:
-            arrays = in_groups(arrays, key=Key(0) / draft.request.name / name, **groups)
-        # A file of their own, so that the compressed original is read once.
-        table["task"] |= write_npz(draft.request.folder / "data" / f"{ground}.npz", arrays)
-        dataset, divide = sources.load(table["task"]["data"]), DIVISIONS[how.pop("by")]
-        file = f"{(draft.request.folder / 'data').resolve()}/{where}-{{seed}}.json"
+            arrays = in_groups(data, key=Key(0) / draft.request.name / name, **groups)
+            table["task"] |= write_npz(folder / f"{ground}.npz", arrays)
+            data = sources.load(table["task"]["data"])
         for seed in table.setdefault("seeds", draft["seeds"]):
             root = Key(seed) / draft.request.name
-            clients = divide(dataset, root / where if draft.settings.get("apart") else root, **how)
-            fed = FederatedData(dataset, ClientIndices.of(clients), {"name": draft.request.name}, seed)
-            write_atomically(Path(file.replace("{seed}", str(seed))), json.dumps(to_manifest(fed)))
-        out[where] = {**table, "split": {"name": "manifest", "path": file}}
+            clients = divide(data, root / where if draft.settings.get("apart") else root, **how)
+            fed = FederatedData(data, ClientIndices.of(clients), {"name": draft.request.name}, seed)
+            write_atomically(folder / f"{where}-{seed}.json", json.dumps(to_manifest(fed)))
+        out[where] = {**table, "split": {"name": "manifest", "path": f"{folder}/{where}-{{seed}}.json"}}
     return out
 
 
