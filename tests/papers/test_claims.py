@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unskew.papers.claims import SAME, Claim, Comparison, decide, every, interval
+from unskew.papers.claims import SAME, Claim, Comparison, decide, every, interval, over_seeds
 from unskew.tasks.measure import ACCURACY, Measure
 
 MSE = Measure("mse", "mean squared error", "lower", high=None, percent=False)
@@ -89,6 +89,17 @@ def test_an_order_holds_if_all_of_its_steps_do_and_shows_the_smallest() -> None:
     assert every("", {"b": [0.0, 0.0], "c": clear}).holds is False
     assert every("", {"b": [0.3]}).holds is None
     assert every("", {}).holds is None
+
+
+def test_seeds_that_are_added_until_a_claim_is_decided_pay_for_the_looks() -> None:
+    """.02, .03, .04 are above zero by Student's interval; a confidence sequence has none of three.
+
+    Claims about several pairs, and about a number that is to be above another, had Student's in any case.
+    """
+    high, zero = (over_seeds(m, "", "x", of) for m, of in (("a", (0.02, 0.03, 0.04)), ("b", (0.0, 0.0, 0.0))))
+    above, over = Comparison("", "a", "b", metric="x"), Comparison("", "a", metric="x", over=0.001)
+    for claim, pairs in ((above, [(high, zero)]), (above, [(high, zero)] * 2), (over, [(high, high)])):
+        assert [claim.of("", pairs, sequential).holds for sequential in (False, True)] == [True, None]
 
 
 def test_several_differences_are_within_a_margin_if_all_are() -> None:

@@ -93,6 +93,9 @@ class Claim:
             return f"does not hold: {LEVEL_WORDS}"
         return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
 
+    def __str__(self) -> str:
+        return f"[{self.verdict}] {self.text}: {self.evidence}"
+
     @property
     def less(self) -> bool:
         """True if the paper's difference lies above the interval."""
@@ -179,13 +182,19 @@ def decide(
     return Claim(text, holds, evidence, level, n, shown, None if published is None else factor * published)
 
 
-def every(text: str, steps: Mapping[str, Sequence[float]], within: float | None = None, least: float = 0.0) -> Claim:
+def every(
+    text: str,
+    steps: Mapping[str, Sequence[float]],
+    within: float | None = None,
+    least: float = 0.0,
+    sequential: bool = False,
+) -> Claim:
     """The claim that several paired differences are all above zero, or another number, or all within a margin of zero.
 
     It holds if every 95 % interval is.  It does not hold if one lies on the other side, widened for their number
     (Bonferroni).  Differences that do not vary decide by themselves.  The evidence is the worst that decides.
     """
-    single = partial(decide, within=within, least=least, counts=True)
+    single = partial(decide, within=within, least=least, sequential=sequential, counts=True)
     widened = partial(single, confidence=1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1))
     each, wide = ({name: of(name, apart) for name, apart in steps.items()} for of in (single, widened))
     wrong = [name for name, claim in wide.items() if claim.holds is False]
@@ -288,19 +297,20 @@ class Comparison:
         names = {"above": a.method, "below": b.method, "where": a.setting, "base": b.setting, "paper": a.paper}
         return self.text.format(ground=ground, setting=setting, **names)
 
-    def of(self, text: str, pairs: Sequence[tuple[Row, Row]]) -> Claim:
+    def of(self, text: str, pairs: Sequence[tuple[Row, Row]], sequential: bool = False) -> Claim:
         """The claim about pairs that have the same text; undecided where seeds cannot be paired."""
         if lacking := [row for pair in pairs for row in pair if row.note and row.seeds]:
             return Claim(text, None, f"{lacking[0].method} is {lacking[0].note}")
         if len(pairs) == 1:
             ((a, b),) = pairs
-            return self.claim(text, a.seeds, b.seeds, a.paper if self.alone else published_gain(a, b))
+            gain = a.paper if self.alone else published_gain(a, b)
+            return self.claim(text, a.seeds, b.seeds, gain, sequential)
         parts = [(a.method, b.method, a.setting.rpartition(", ")[2]) for a, b in pairs]
         vary = [i for i, of in enumerate(zip(*parts, strict=True)) if len(set(of)) > 1 and (i != 1 or not self.base)]
         within, margin = (None if n is None else n / self.factor for n in (self.within, self.beyond))
         steps = {", ".join(names[i] for i in vary): paired(a.seeds, b.seeds, margin or 0.0)
                  for names, (a, b) in zip(parts, pairs, strict=True)}  # fmt: skip
-        return every(text, steps, within)
+        return every(text, steps, within, sequential=sequential)
 
     def claim(
         self,
@@ -315,10 +325,12 @@ class Comparison:
         Where it is about one method, that is the published number.
         """
         if self.over is not None:
-            return decide(text, these, self.unit, self.factor, self.form, least=self.over, counts=True)
+            return decide(
+                text, these, self.unit, self.factor, self.form, least=self.over, sequential=sequential, counts=True
+            )
         if self.near is not None:
             off = [v / published - 1.0 for v in these] if published else []
-            return decide(text, off, "%", form="+.1f", within=self.near)
+            return decide(text, off, "%", form="+.1f", within=self.near, sequential=sequential)
         if these and those and len(these) != len(those):
             return Claim(text, None, f"in {min(len(these), len(those))} of {max(len(these), len(those))} seeds alone")
         if self.better:
