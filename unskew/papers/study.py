@@ -381,15 +381,19 @@ class Draft:
         """The claims of the file."""
         return [schema.build(Comparison, of, "claims", owner="a claim") for of in self.settings.get("claims", ())]
 
-    def judge(self) -> None:
-        """Put the file's claims about the rows before those that are there."""
+    def pairs(self) -> dict[tuple[Comparison, str], list[tuple[Row, Row]]]:
+        """The rows that each of the file's claims compares, by the claim and its text."""
         comparisons = self.comparisons()
-        said: dict[tuple[Comparison, str], list[Any]] = {}
+        said: dict[tuple[Comparison, str], list[tuple[Row, Row]]] = {}
         for where in dict.fromkeys(r.setting for r in self.rows):
             for c in (one.about(self.measures.get(where, (ACCURACY,))) for one in comparisons):
                 for pair in c.pairs(self.rows, where):
                     said.setdefault((c, c.said(*pair)), []).append(pair)
-        self.claims[:0] = [c.of(text, pairs) for (c, text), pairs in said.items()]
+        return said
+
+    def judge(self) -> None:
+        """Put the file's claims about the rows before those that are there."""
+        self.claims[:0] = [c.of(text, pairs) for (c, text), pairs in self.pairs().items()]
 
     def result(self) -> Result:
         """The final result; in `about` and `axes` settings in braces are filled in."""
