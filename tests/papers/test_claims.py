@@ -98,7 +98,7 @@ def test_seeds_that_are_added_until_a_claim_is_decided_pay_for_the_looks() -> No
     """
     high, zero = (over_seeds(m, "", "x", of) for m, of in (("a", (0.02, 0.03, 0.04)), ("b", (0.0, 0.0, 0.0))))
     above, over = Comparison("", "a", "b", metric="x"), Comparison("", "a", metric="x", over=0.001)
-    for claim, pairs in ((above, [(high, zero)]), (above, [(high, zero)] * 2), (over, [(high, high)])):
+    for claim, pairs in ((above, [(high, zero)]), (above, [(high, zero)] * 2), (over, [(high, high)] * 2)):
         assert [claim.of("", pairs, sequential).holds for sequential in (False, True)] == [True, None]
 
 
@@ -158,3 +158,20 @@ def test_the_better_number_is_the_smaller_one_where_that_is_better() -> None:
     assert [of_errors.claim("", less, more).holds, of_shares.claim("", less, more).holds] == [True, False]
     assert replace(better, better=False).about([MSE]).claim("", less, more).holds is False
     assert replace(better, over=0.15).claim("", less, []).evidence.startswith("+20.00 points")
+
+
+def test_pairs_that_have_one_text_are_compared_as_one_pair_is() -> None:
+    """Numbers that are to be above another, smaller errors, shares: each held, or not, by the plain difference."""
+    high, low = (over_seeds(m, "", "x", of) for m, of in (("a", (0.92, 0.93, 0.94)), ("b", (0.2, 0.21, 0.2))))
+    plain = Comparison("", "a", "b", metric="x", better=True)
+    for claim, a, b, holds in (
+        (plain, low, high, True),
+        (plain, high, low, False),
+        (replace(plain, over=0.9), high, high, True),
+        (replace(plain, over=0.96), high, high, False),
+        (replace(plain, near=0.1), replace(high, paper=0.9), high, True),
+        (replace(plain, near=0.1), replace(high, paper=0.5), high, False),
+        (replace(plain, share=True, better=False, beyond=80.0), high, low, False),
+        (replace(plain, better=False, within=80.0), high, low, True),
+    ):
+        assert [claim.of("", [(a, b)] * n).holds for n in (1, 2)] == [holds, holds]

@@ -307,10 +307,27 @@ class Comparison:
             return self.claim(text, a.seeds, b.seeds, gain, sequential)
         parts = [(a.method, b.method, a.setting.rpartition(", ")[2]) for a, b in pairs]
         vary = [i for i, of in enumerate(zip(*parts, strict=True)) if len(set(of)) > 1 and (i != 1 or not self.base)]
-        within, margin = (None if n is None else n / self.factor for n in (self.within, self.beyond))
-        steps = {", ".join(names[i] for i in vary): paired(a.seeds, b.seeds, margin or 0.0)
-                 for names, (a, b) in zip(parts, pairs, strict=True)}  # fmt: skip
-        return every(text, steps, within, sequential=sequential)
+        steps = {
+            ", ".join(names[i] for i in vary): self.differences(a.seeds, b.seeds, a.paper)
+            for names, (a, b) in zip(parts, pairs, strict=True)
+        }
+        return every(text, steps, self.margin, self.over or 0.0, sequential)
+
+    @property
+    def margin(self) -> float | None:
+        """Margin of zero that the differences are to be within; None for no margin."""
+        return self.near if self.near is not None else None if self.within is None else self.within / self.factor
+
+    def differences(self, these: Sequence[float], those: Sequence[float], published: float | None) -> list[float]:
+        """What is to be above zero, or above `over`, or within a margin, seed by seed; `published` is the first's."""
+        if self.over is not None:
+            return list(these)
+        if self.near is not None:
+            return [v / published - 1.0 for v in these] if published else []
+        if self.better:
+            these, those = those, these
+        apart = paired(these, those, self.beyond / self.factor)
+        return [d / a for d, a in zip(apart, these, strict=bool(apart))] if self.share else apart
 
     def claim(
         self,
@@ -324,23 +341,16 @@ class Comparison:
 
         Where it is about one method, that is the published number.
         """
-        if self.over is not None:
-            return decide(
-                text, these, self.unit, self.factor, self.form, least=self.over, sequential=sequential, counts=True
-            )
-        if self.near is not None:
-            off = [v / published - 1.0 for v in these] if published else []
-            return decide(text, off, "%", form="+.1f", within=self.near, sequential=sequential)
-        if these and those and len(these) != len(those):
+        if these and those and len(these) != len(those) and not self.alone:
             return Claim(text, None, f"in {min(len(these), len(those))} of {max(len(these), len(those))} seeds alone")
-        if self.better:
-            these, those, published = those, these, None if published is None else -published
-        apart = paired(these, those, self.beyond / self.factor)
-        if self.share:
-            apart = [d / a for d, a in zip(apart, these, strict=bool(apart))]
-        within = None if self.within is None else self.within / self.factor
-        gain = published if within is None else None
-        return decide(text, apart, self.unit, self.factor, self.form, gain, sequential, within=within)
+        apart = self.differences(these, those, published)
+        how = partial(decide, text, apart, within=self.margin, sequential=sequential)
+        if self.near is not None:
+            return how("%", form="+.1f")
+        if self.over is not None:
+            return how(self.unit, self.factor, self.form, least=self.over, counts=True)
+        gain = -published if self.better and published is not None else published
+        return how(self.unit, self.factor, self.form, gain if self.within is None else None)
 
 
 def fits(name: str, patterns: str) -> bool:
