@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sqlite3
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from unskew.cli.app import app
+from unskew.decide.cells import QueuedCell
 from unskew.errors import ConfigError, RunError
 from unskew.experiment.config import UntilDecided
 from unskew.papers import campaign
-from unskew.papers.campaign import QUEUE, Campaign, CampaignWork, known
-from unskew.papers.claims import Comparison
+from unskew.papers.campaign import QUEUE, CampaignWork, Card, Entry, Planned, cards_in
+from unskew.papers.claims import Comparison, Row
 from unskew.run.cell import Cell, Observer
 from unskew.tasks.measure import ACCURACY
 
@@ -64,7 +66,10 @@ def _digits(_digits_are_read_once: None) -> None:
     """Arms are many runs on the same digits."""
 
 
-def loaded(folder: Path, text: str = TWO) -> Campaign:
+Claims = tuple[Planned, ...]
+
+
+def loaded(folder: Path, text: str = TWO) -> Claims:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "two.toml").write_text(text, "utf-8")
     return campaign.load(folder / "two.toml")
@@ -86,30 +91,29 @@ class Killed(BaseException):
     """Stands for kill -9."""
 
 
-def silent(text: str) -> None:
-    pass
+POINTS = Comparison("", "a", "b", metric="x")
 
 
 def claims(folder: Path) -> list[Any]:
-    state = json.loads((folder / "status.json").read_text("utf-8"))
-    return [(c["holds"], c["ended"], c["evidence"]) for c in state["claims"]]
+    (page,) = json.loads((folder / "status.json").read_text("utf-8"))
+    return [(c["holds"], c["evidence"]) for c in page["claims"]]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, _digits_are_read_once: None) -> tuple[Campaign, Path, int]:
+def done(tmp_path_factory: pytest.TempPathFactory, _digits_are_read_once: None) -> tuple[Claims, Path, int]:
     place = tmp_path_factory.mktemp("done")
     two, count = loaded(place), Count()
-    campaign.run(two, place / "out", count, say=silent)
+    campaign.run(two, place / "out", count)
     return two, place / "out", count.rounds
 
 
 # ---------------------------------------------------------------- running
-def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Campaign, Path, int]) -> None:
+def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Claims, Path, int]) -> None:
     """Claim 1 is decided at the second seed; claim 2 goes on to its sixth, with FedAvg's first two at hand."""
     _, folder, rounds = done
-    same, (verdict, ended, evidence) = claims(folder)
-    assert same == (True, "decided", "+0.00 points in each of 2 seeds, no interval, 0.1 allowed")
-    assert (verdict, ended) == (False, "decided")
+    same, (verdict, evidence) = claims(folder)
+    assert same == (True, "+0.00 points in each of 2 seeds, no interval, 0.1 allowed")
+    assert verdict is False
     assert re.fullmatch(r"-.* points, 95 % confidence sequence \[-.*, -.*\] over 6 seeds", evidence)
     needed = 6
     assert rounds == 2 * (2 + 2 * needed)  # two rounds of: `same` under two seeds, FedAvg and `slow` under all
@@ -117,28 +121,41 @@ def test_claims_are_decided_and_an_arm_that_two_share_runs_once(done: tuple[Camp
     assert len(arms) == 2 + 2 * needed
 
 
+def ended(differences: list[float], compared: Comparison = POINTS, **rule: Any) -> str:
+    """Why a claim gets no more seeds, whose arms differ by so much under the first of them."""
+    rows = [Row(method, "", "x", None, None, None, "seeds", ()) for method in "ab"]
+    arms = {row: QueuedCell({}, name=row.method) for row in rows}
+    entry = Entry(title="", of="", rule=UntilDecided(until=0.5, **rule))
+    planned = Planned(entry, compared, [(rows[0], rows[1])], arms)
+    cards: campaign.Cards = defaultdict(dict)
+    for seed, d in enumerate(differences):
+        cards["a"][seed], cards["b"][seed] = Card(1.0, {"x": d / compared.factor}), Card(1.0, {"x": 0.0})
+    cards["b"][len(differences)] = Card(1.0, {"x": 1.0})  # run for another claim
+    return campaign.standing(planned, cards)[1]
+
+
 def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
     """A twentieth of a point up and down, eight times: a confidence sequence well within .5."""
-    rule, points = UntilDecided(until=0.5, most=8), Comparison("", "a", "b")
     other = Comparison("", "a", "b", unit="loss", factor=1.0)
-
-    def ended(compared: Comparison, differences: list[float]) -> str:
-        return campaign.so_far(compared, [(d / compared.factor, 0.0) for d in differences], rule).ended
-
-    level = points.claim("", [0.0005, -0.0005] * 4, [0.0] * 8, sequential=True)
-    assert (level.holds, level.level, ended(points, [0.05, -0.05] * 4)) == (False, True, "decided")
-    assert ended(points, [0.0] * 6) == "decided"
-    assert not ended(points, [-0.1, -0.5] * 4)  # [-.62, +.02]
-    assert ended(other, [0.05, -0.05] * 4) == "the interval is narrower than 0.5"
-    assert not ended(points, [0.5, -0.5] * 4)
+    level = POINTS.claim("", [0.0005, -0.0005] * 4, [0.0] * 8, sequential=True)
+    assert (level.holds, level.level, ended([0.05, -0.05] * 4)) == (False, True, "decided")
+    assert ended([0.0] * 6) == "decided"
+    assert not ended([-0.1, -0.5] * 4)  # [-.62, +.02]
+    assert ended([0.05, -0.05] * 4, other) == "the interval is narrower than 0.5"
+    assert not ended([0.5, -0.5] * 4, other)
+    assert ended([0.5, -0.5] * 4, other, most=8) == "8 seeds, the most"
 
 
-def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval() -> None:
-    """2, 3, 4 points: 3 ± 2.48, and no confidence sequence of three; nothing is said before the last of them."""
-    points, gains = Comparison("", "a", "b"), [(0.02, 0.0), (0.03, 0.0), (0.04, 0.0)]
-    for most, count, ended in ((3, 3, "decided"), (3, 2, ""), (4, 3, "")):
-        rule = UntilDecided(until=0.5, least=3, most=most)
-        assert campaign.so_far(points, gains[:count], rule).ended == ended
+@pytest.mark.parametrize(("most", "count", "why"), [(3, 3, "decided"), (3, 2, ""), (4, 3, "")])
+@pytest.mark.parametrize("claimed", [{}, {"over": 0.001}])
+def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval(
+    most: int, count: int, why: str, claimed: dict[str, Any]
+) -> None:
+    """2, 3, 4 points: 3 ± 2.48, and no confidence sequence of three; nothing is said before the last of them.
+
+    A number that is to be above .1 points was tested by Student's interval after each seed.
+    """
+    assert ended([2.0, 3.0, 4.0][:count], replace(POINTS, **claimed), least=3, most=most) == why
 
 
 def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> None:
@@ -148,80 +165,95 @@ def test_a_number_that_is_no_measure_of_models_has_the_unit_of_the_file() -> Non
     assert Comparison("", "a", "b", unit="MB").about([ACCURACY]) == Comparison("", "a", "b", metric="global.accuracy")
 
 
-def test_a_claim_may_compare_two_metrics(done: tuple[Campaign, Path, int]) -> None:
-    two, folder, _ = done
-    first = replace(two.claims[0], compared=replace(two.claims[0].compared, within=None, against="global.loss"))
-    assert "+0.00" in str(campaign.standing(two.claims[0], known(folder)))
-    assert "+0.00" not in str(campaign.standing(first, known(folder)))
+def test_a_claim_may_compare_two_metrics(done: tuple[Claims, Path, int]) -> None:
+    """The same arm's loss and accuracy, one claim about the two methods, and one that lacks its metric."""
+    (first, _), folder, _ = done
+    arms, ((a, b),) = first.arms, first.pairs
+    ours, loss, none = b, replace(b, metric="global.loss"), replace(b, metric="global.accuracies")
+
+    def said(*pairs: tuple[Row, Row]) -> str:
+        used = {row: arms[replace(row, metric=a.metric)] for pair in pairs for row in pair}
+        compared = replace(first.compared, within=None)
+        claim, _ = campaign.standing(replace(first, compared=compared, pairs=pairs, arms=used), cards_in(folder))
+        return claim.evidence
+
+    assert "+0.00" in said((a, b))
+    assert "+0.00" not in said((loss, ours))
+    assert "the smallest of 2" in said((a, b), (loss, ours))
+    assert said((a, none)).endswith("; fedavg, seed 0: no global.accuracies; did you mean global.accuracy?")
 
 
-def test_bytes_are_those_of_all_rounds(done: tuple[Campaign, Path, int]) -> None:
+def test_bytes_are_those_of_all_rounds(done: tuple[Claims, Path, int]) -> None:
     """Four clients send 64 x 16 + 16 + 16 x 10 + 10 numbers in each of two rounds; the last alone counted."""
-    two, folder, _ = done
-    arm = campaign.ran(two.claims[0].arms[0], two.claims[0].rule, known(folder))[0]
-    sent = arm.values["bytes.up"] or 0.0
-    assert 2 * 4 * 4 * 1210 < sent < 2.2 * 4 * 4 * 1210
+    (first, _), folder, _ = done
+    for arm in first.arms.values():
+        sent = cards_in(folder)[arm.key][0].values["bytes.up"]
+        assert 2 * 4 * 4 * 1210 < sent < 2.2 * 4 * 4 * 1210
 
 
 def test_arms_that_are_done_are_carried_to_another_machine_without_their_runs(
-    done: tuple[Campaign, Path, int], tmp_path: Path
+    done: tuple[Claims, Path, int], tmp_path: Path
 ) -> None:
     two, folder, _ = done
     shutil.copy(folder / QUEUE, tmp_path)
-    here, there = (campaign.to_json(two, known(of)) for of in (folder, tmp_path))
+    here, there = ([r.to_json() for r in campaign.results(two, cards_in(of))] for of in (folder, tmp_path))
     assert there == here
-    assert there["done"] == len(two.claims)
-    campaign.run(two, tmp_path, Observer(), say=silent)
+    (page,) = campaign.results(two, cards_in(tmp_path))
+    assert (page.name, page.seeds) == ("campaign/tiny", tuple(range(6)))
+    assert page.about.startswith("Two tiny claims. Claims with a confidence sequence got seeds")
+    assert "them. Run on digits: 1,438 examples, mlp, 4 clients, 2 rounds, lr 0.3, batch size 64. Run" in page.about
+    needed = {"same": 2, "fedavg": 6, "slow": 6}
+    ends = [(m, f"global.accuracy{end}", n) for m, n in needed.items() for end in ("", ".mean_last_fifth")]
+    assert [(row.method, row.metric, len(row.seeds)) for row in page.rows] == ends
+    campaign.run(two, tmp_path, Observer())
     assert not list(tmp_path.rglob("run.json"))
     for damage in ('"card"', '{"seconds": 1, "values": 3}', '{"seconds": 1, "measures": [3]}'):
         with contextlib.closing(sqlite3.connect(tmp_path / QUEUE)) as file:
             file.execute("UPDATE cells SET outcome = ?", (damage,))
             file.commit()
         with pytest.raises(RunError, match=r"sqlite has no outcomes to go on from \(.*\); delete it"):
-            campaign.to_json(two, known(tmp_path))
+            cards_in(tmp_path)
 
 
 def test_with_little_time_no_arm_begins_that_would_not_end_in_it(tmp_path: Path) -> None:
     """Both arms of the first claim take a second; an arm of the second is said to take an hour."""
     text = TWO.replace('"a term*"', '"a term*"\nminutes = 0.01').replace('"a millionth*"', '"a mil*"\nminutes = 60')
-    campaign.run(loaded(tmp_path, text), tmp_path / "out", Observer(), say=silent, minutes=1.0)
-    (_, ended, _), (_, left_open, _) = claims(tmp_path / "out")
-    assert (ended, left_open) == ("decided", "")
+    campaign.run(loaded(tmp_path, text), tmp_path / "out", Observer(), minutes=1.0)
+    (decided, _), (_, left_open) = claims(tmp_path / "out")
+    assert (decided, left_open) == (True, "no interval; open")
 
 
-def test_json_stands_alone(done: tuple[Campaign, Path, int]) -> None:
+def test_json_stands_alone(done: tuple[Claims, Path, int]) -> None:
     _, folder, _ = done
-    words = ["reproduce", "--campaign", str(folder.parent / "two.toml"), "--out", str(folder), "--json", "--quiet"]
+    words = ["reproduce", "--campaign", str(folder.parent / "two.toml"), "--out", str(folder), "--json"]
     printed = CliRunner().invoke(app, words)
-    assert json.loads(printed.stdout)["done"] == 2, printed.output
+    assert [len(page["claims"]) for page in json.loads(printed.stdout)] == [2], printed.output
     assert "a term of no weight changes nothing" in printed.stderr
 
 
 def test_a_run_of_something_else_in_an_arm_s_place_is_not_believed_nor_imported(
-    done: tuple[Campaign, Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: tuple[Claims, Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack that worked: a folder from elsewhere had a network of its own, imported to resume the arm."""
     two, folder, _ = done
-    arm = two.claims[0].arms[0]
-    (theirs := tmp_path / "arms" / arm.address / "seed-0").mkdir(parents=True)
-    written = folder / "arms" / arm.address / "seed-0" / "config.toml"
+    arm = next(iter(two[0].arms.values()))
+    (theirs := tmp_path / "arms" / arm.key / "seed-0").mkdir(parents=True)
+    written = folder / "arms" / arm.key / "seed-0" / "config.toml"
     (theirs / "config.toml").write_text(re.sub(r'model = "mlp"', 'model = "evil:Net"', written.read_text()))
     (theirs / "run.json").write_text("{}")
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunError, match=r"seed-0 holds a run of another experiment; remove it"):
-        CampaignWork(tmp_path).train(arm.cell(0).asked)
+        CampaignWork(tmp_path).train({**arm.asked, "arm": arm.key, "seed": 0})
 
 
-def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(
-    done: tuple[Campaign, Path, int], tmp_path: Path
-) -> None:
+def test_a_campaign_killed_anywhere_goes_on_to_the_same_numbers(done: tuple[Claims, Path, int], tmp_path: Path) -> None:
     """Killed in the middle of an arm; `tests/decide/test_cells.py` has queues that are."""
     two, count = loaded(tmp_path), Count(7)
     with pytest.raises(Killed):
-        campaign.run(two, tmp_path / "out", count, say=silent)
+        campaign.run(two, tmp_path / "out", count)
     again = Count()
-    campaign.run(two, tmp_path / "out", again, say=silent)
+    campaign.run(two, tmp_path / "out", again)
     assert claims(tmp_path / "out") == claims(done[1])
     assert done[2] <= count.rounds + again.rounds <= done[2] + 2
 
@@ -231,11 +263,12 @@ def test_a_divergence_ends_the_claim_and_not_the_campaign(tmp_path: Path) -> Non
         'same = { name = "fedprox", mu = 0.0 }', 'same = { name = "fedavg" , local = { lr = 1e30 } }'
     )
     two = loaded(tmp_path, text)
-    campaign.run(two, tmp_path / "out", Observer(), say=silent)
-    assert all(ended.startswith("diverged: ") for _, ended, _ in claims(tmp_path / "out"))
-    assert re.search(r"slow, seed 0: .* learning rate 1e\+30", (tmp_path / "out" / "status.json").read_text("utf-8"))
+    campaign.run(two, tmp_path / "out", Observer())
+    for method, (holds, evidence) in zip(("same", "slow"), claims(tmp_path / "out"), strict=True):
+        assert holds == "undecided"
+        assert re.match(rf"no interval.*; {method}, seed 0: .* learning rate 1e\+30", evidence)
     count = Count()
-    campaign.run(two, tmp_path / "out", count, say=silent)
+    campaign.run(two, tmp_path / "out", count)
     assert count.rounds == 0
 
 

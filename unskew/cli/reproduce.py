@@ -3,13 +3,12 @@
 import json
 import sys
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unskew.cli.options import AsJson, DataDir, Quiet, only, tell, then
+from unskew.cli.options import AsJson, DataDir, Quiet, only, then
 from unskew.cli.tables import print_page
 from unskew.errors import ConfigError, shown
 
@@ -86,16 +85,15 @@ def reproduce(
         claims = campaigns.load(path)
         if not status:
             with watching(quiet) as callback:
-                say = tell if as_json else partial(print, flush=True)
-                written = campaigns.run(claims, folder, callback, data_dir, say, jobs, minutes)
+                written = campaigns.run(claims, folder, callback, data_dir, jobs, minutes)
             print(f"status: {written}", file=sys.stderr)
-        kept = campaigns.known(folder)
+        results = [*campaigns.results(claims, campaigns.cards_in(folder))]
         if as_json:
-            print(json.dumps(campaigns.to_json(claims, kept)))
-        for claim in claims.claims if status and not as_json else ():
-            print(campaigns.standing(claim, kept))
-        for page in campaigns.results(claims, kept) if keep else ():
-            print(f"kept: {papers.keep(page, Path('docs') / 'results')}", file=sys.stderr)
+            print(json.dumps([result.to_json() for result in results]))
+        else:
+            print(*(shown(str(c)) for result in results for c in result.claims), sep="\n")
+        for result in results if keep else ():
+            print(f"kept: {papers.keep(result, Path('docs') / 'results')}", file=sys.stderr)
         return
     only(context, ("scale", "data_dir", "out", "settings", "keep", "quiet", "as_json"), "it goes with --campaign")
     changes = _runtime(settings or [])
@@ -109,7 +107,7 @@ def reproduce(
     else:
         print_page(result.page())
         for c in result.claims:
-            print(shown(f"[{c.verdict}] {c.text}: {c.evidence}"))
+            print(shown(str(c)))
     folder.mkdir(parents=True, exist_ok=True)  # of a result that trains nothing
     print(f"page: {write_page(result.page(), folder / 'result.html')}", file=sys.stderr)
     if not as_json and not keep:

@@ -7,223 +7,164 @@
     of = "feddw/gain"                          # a reproduction of ours, or of this file
     claim = "feddw ends above fedavg (*"       # those of its claims that fit, by default all
     on = ["cifar10, practical"]                # in place of its own runs
-    minutes = 2                                # of an arm, until one has run
-    value = 3                                  # against other claims', where minutes are short
+    scale = "paper"                            # its size
+    rule = { least = 8 }                       # what differs from the rule above
+    minutes = 2                                # of an arm, until one has run; by default 30
+    value = 3                                  # against other claims' 1: with little time, most value a minute is first
 
 All else in the file is a study (`unskew.papers.study`).
 
 An *arm* is one method of one run, addressed by a hash of its settings: under a seed it runs once, however many claims
-need it.  A claim is a plan (`unskew.decide.cells`): it asks for both its arms under a seed.  It tests the differences
-so far by a sequential interval (`Comparison`), or once by Student's where `least` is `most`.
+need it.  A claim is a plan (`unskew.decide.cells`): it asks for its arms under a seed.  They are compared by the seeds
+that all of them have so far: by a sequential interval, or where `least` is `most` by Student's once all are there.
 
-    campaign.sqlite           outcomes, a few kilobytes for an arm under a seed: it can be carried to another machine
+    campaign.sqlite           cards, a few kilobytes for an arm under a seed: it can be carried to another machine
     arms/ADDRESS/seed-0/      the run of an arm under a seed
-    status.json               claims decided, and what they cost; written after every arm
+    status.json               rows and claims of each reproduction so far; written after every arm
 """
 
-import dataclasses
-import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Gt, MinLen
+from annotated_types import Gt
 
 from unskew import schema
 from unskew.decide import cells
 from unskew.decide.cells import Plan, Queue, QueuedCell, queue
 from unskew.decide.crew import crew
 from unskew.decide.runs import RunWork
-from unskew.errors import ConfigError, DivergedError, did_you_mean
+from unskew.errors import ConfigError, did_you_mean
 from unskew.experiment import config
-from unskew.experiment.config import Experiment, Runtime, UntilDecided
-from unskew.files import write_atomically
+from unskew.experiment.config import UntilDecided
+from unskew.files import from_toml, write_atomically
 from unskew.papers import TABLE, study
-from unskew.papers.claims import Claim, Comparison, Row, over_seeds, published_gain
+from unskew.papers.claims import Claim, Comparison, Row, over_seeds
 from unskew.papers.result import Result
 from unskew.papers.study import Draft, ReproductionRequest, Settings
-from unskew.record.logs import rows
-from unskew.run.again import complete
 from unskew.run.cell import Observer
-from unskew.run.folder import read_json
 from unskew.run.metrics import LAST_FIFTH
-from unskew.tasks.measure import ACCURACY, Measure, described
 
 PAPERS = study.FOLDER / "campaign.toml"
 """Our own campaign: headline claims at the papers' size."""
 
-LABEL = "arm"
-"""Name of every arm's method in its own run, whatever claims call it."""
-
 QUEUE, STATUS = "campaign.sqlite", "status.json"
 ENDINGS = {"last_round": "", "last_fifth": f".{LAST_FIFTH}"}
 """What decides, by the rule's name: the ending of the metric in the table of results."""
+LOOKS = "Claims with a confidence sequence got seeds until decided, those with an interval a fixed number of them."
 
 
 # ---------------------------------------------------------------- the file
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """An entry of the file: claims of a reproduction.
+class Entry:
+    """An entry of the file, as the head of this module explains it, with the file's own title and rule below it."""
 
-    Attributes:
-        of: The reproduction.
-        claim: Pattern of the claims' texts.
-        on: Its runs, by default those of the reproduction.
-        scale: Its size.
-        rule: Settings of the seeds that differ from the campaign's.
-        minutes: Expected minutes of an arm, until one has run.
-        value: Weight of the claims; with little time the highest value a minute goes first.
-    """
-
+    title: str
+    rule: UntilDecided
     of: str
     claim: str = "*"
     on: tuple[str, ...] = ()
-    scale: str = "paper"
-    rule: dict[str, Any] = field(default_factory=dict)
+    scale: Literal["small", "paper"] = "paper"
     minutes: Annotated[float, Gt(0.0)] = 30.0
     value: Annotated[float, Gt(0.0)] = 1.0
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One method of one run; under a seed it is run once.
+class Planned:
+    """A claim about pairs of rows that have no values yet, as an entry asks for it.
 
     Attributes:
-        asked: The reproduction, its size, and the run's settings with this method alone, its examples not drawn.
+        arms: The arm of each of these rows: a cell without its seed.
     """
 
-    asked: Mapping[str, Any]
-
-    @cached_property
-    def address(self) -> str:
-        """Hash of its settings, whatever claims need it."""
-        table = self.asked["table"]
-        parts = (self.asked["of"].partition("/")[0], self.asked["scale"], table.get("draw"),
-                 config.fingerprint(dataclasses.replace(_experiment(table, 0), runtime=Runtime())))  # fmt: skip
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-    def cell(self, seed: int) -> QueuedCell:
-        """The cell of the arm under a seed."""
-        asked = {**self.asked, "seed": seed, "folder": f"arms/{self.address}/seed-{seed}"}
-        return QueuedCell(asked, name=f"{self.address}/{seed}")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A claim with its two arms (the one above first), their rows without seeds, and its rule."""
-
-    asked: Asked
+    entry: Entry
     compared: Comparison
-    arms: tuple[Arm, Arm]
-    rows: tuple[Row, Row]
-    rule: UntilDecided
-
-    @property
-    def text(self) -> str:
-        """The claim."""
-        return self.compared.said(*self.rows)
+    pairs: Sequence[tuple[Row, Row]]
+    arms: Mapping[Row, QueuedCell]
 
 
-@dataclass(frozen=True)
-class Campaign:
-    """Claims in order."""
-
-    title: str
-    claims: tuple[Planned, ...]
-
-
-@dataclass(frozen=True)
-class _File:
-    """The file as it is written, without its study."""
-
-    title: str
-    claims: Annotated[list[dict[str, Any]], MinLen(1)]
-    rule: dict[str, Any] = field(default_factory=lambda: {"until": 0.5, "most": 30})
-
-
-def load(path: Path) -> Campaign:
-    """Read a campaign from a file, and check it.
+def load(path: Path) -> tuple[Planned, ...]:
+    """Read the claims of a campaign from a file, in order, and check them.
 
     Raises:
         ConfigError: If the file is no campaign; it names claim and setting.
     """
+    claims: list[Planned] = []
     with schema.in_file(str(path)):
         raw = config.read_toml(path)
-        own: dict[str, Any] = {key: raw.pop(key) for key in ("title", "claims", "rule") if key in raw}
-        file: _File = schema.build(_File, own, "", owner="a campaign")
-        claims: list[Planned] = []
-        for i, entry in enumerate(file.claims):
-            asked: Asked = schema.build(Asked, entry, f"claims.{i}", owner="a claim")
-            rule = schema.build(UntilDecided, {**file.rule, **asked.rule}, f"claims.{i}.rule", owner="a rule")
-            known = [*TABLE, *raw.get("reproductions", ())]
-            if asked.of not in known:
-                raise ConfigError(f"claims.{i}.of: there is no {asked.of!r}{did_you_mean(asked.of, known)}")
-            ours = asked.of in TABLE
-            settings = (study.settings_of if ours else partial(study.settings_in, raw))(asked.of, asked.scale)
-            with schema.errors_at(f"claims.{i}, {asked.of}"):
-                fits = [*_planned(asked, settings, rule)]
+        above = {"title": path.stem, "rule": {"until": 0.5}} | {k: raw.pop(k) for k in ("title", "rule") if k in raw}
+        entries = raw.pop("claims", None)
+        if not entries or not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+            raise ConfigError("claims must be a list of at least one table, as in [[claims]]")
+        known = [*TABLE, *raw.get("reproductions", ())]
+        for i, table in enumerate(entries):
+            entry: Entry = schema.build(Entry, study.merged(above, table), f"claims.{i}", owner="a claim")
+            if entry.of not in known:
+                raise ConfigError(f"claims.{i}.of: there is no {entry.of!r}{did_you_mean(entry.of, known)}")
+            at = entry.of, entry.scale
+            settings = study.settings_of(*at) if entry.of in TABLE else study.settings_in(raw, *at)
+            with schema.errors_at(f"claims.{i}, {entry.of}"):
+                fits = [*planned(entry, settings)]
             if not fits:
-                raise ConfigError(f"claims.{i}.claim: {asked.of} has no claim that fits {asked.claim!r}")
+                raise ConfigError(f"claims.{i}.claim: {entry.of} has no claim that fits {entry.claim!r}")
             claims += fits
-    return Campaign(file.title, tuple(claims))
+    return tuple(claims)
 
 
-def _planned(asked: Asked, settings: Settings, rule: UntilDecided) -> Iterator[Planned]:
-    """The claims of a reproduction that are asked for."""
-    draft = Draft(ReproductionRequest(asked.of, asked.scale, Path(), None, Observer()), settings)
-    comparisons = draft.comparisons()
-    metrics = {m for of in comparisons for c in [of.about((ACCURACY,))] for m in (c.metric, c.against) if m}
-    arms: dict[tuple[str, str], Arm] = {}
-    rows: list[Row] = []
-    for name, table in draft.tables(asked.on or settings.get("on", [""])).items():
+def planned(entry: Entry, settings: Settings) -> Iterator[Planned]:
+    """The claims that an entry asks for, of a reproduction with these settings.
+
+    Raises:
+        ConfigError: If an arm is impossible.
+    """
+    draft = Draft(ReproductionRequest(entry.of, entry.scale, Path(), None, Observer()), settings)
+    arms: dict[Row, QueuedCell] = {}
+    for name, table in draft.tables(entry.on or settings.get("on", [""])).items():
         labels = table.pop("compare", settings.get("compare")) or [*table["methods"]]
-        where, printed = settings.get("where", "{name}").format(name=name, **table) or name, draft.printed(name)
+        where, printed = settings.get("where", "{name}").format(name=name, **table), draft.printed(name)
+        draw = table.pop("draw", None)
         for label in labels:
-            method = {"name": label, **table["methods"][label], "label": LABEL}
-            alone = {**table, "methods": [method]}
-            arms[label, where] = Arm({"of": asked.of, "scale": asked.scale, "table": alone})
-            _ = arms[label, where].address  # which refuses impossible settings
-            rows += [Row(label, where, m, printed.get((label, m)), None, None, "seeds", ()) for m in metrics]
-    for where in dict.fromkeys(row.setting for row in rows):
-        for c in comparisons:
-            for a, b in c.about((ACCURACY,)).pairs(rows, where):
-                if fnmatchcase(c.said(a, b), asked.claim):
-                    both = arms[a.method, a.setting], arms[b.method, b.setting]
-                    yield Planned(asked, c, both, (a, b), rule)
-
-
-def _experiment(table: Mapping[str, Any], seed: int) -> Experiment:
-    # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
-    runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
-    own = {key: value for key, value in table.items() if key not in study.OWN}
-    # The user's own file may name code, as `unskew run` has it.
-    return config.parse({**own, "name": LABEL, "seeds": [seed], "runtime": runtime}, allow_code=True)
+            method = {"name": label, **table["methods"][label], "label": "arm"}  # whatever claims call it
+            alone = {**table, "name": "arm", "methods": [method], "seeds": [0], "runtime": {}}
+            experiment = config.parse(alone, allow_code=True)  # the user's own file, as `unskew run` has it
+            asked = {"paper": entry.of.partition("/")[0], "scale": entry.scale, "draw": draw}
+            arm = QueuedCell({**asked, "experiment": config.to_toml(experiment)})
+            headline = experiment.task.check().headline
+            about = [c.about([headline]) for c in draft.comparisons()]
+            for metric in dict.fromkeys(m for c in about for m in (c.metric, c.against) if m):
+                arms[Row(label, where, metric, printed.get((label, metric)), None, None, "seeds", ())] = arm
+            draft.measures[where] = (headline,)
+    draft.rows = [*arms]
+    for (compared, text), pairs in draft.pairs().items():
+        if fnmatchcase(text, entry.claim):
+            yield Planned(entry, compared, pairs, {row: arms[row] for pair in pairs for row in pair})
 
 
 # ---------------------------------------------------------------- arms
 @dataclass(frozen=True)
-class Outcome:
-    """An arm that has run under a seed.
+class Card:
+    """What is kept of an arm that has run under a seed.
 
     Attributes:
         seconds: Duration.
-        values: Its table of results by metric; None if a metric is not defined in the last round.
-        measures: The task's metrics, the headline first.
-        diverged: Seed, round and cause of its divergence, in words; empty if it did not diverge.
+        values: Its table of results by metric, without metrics that are undefined in the last round.
+        diverged: Seed and cause of its divergence, in words; empty if it did not diverge.
+        about: Sentences on what was run, and on data that differ from the paper's.
     """
 
     seconds: float
-    values: Mapping[str, float | None] = field(default_factory=dict)
-    measures: tuple[Measure, ...] = ()
+    values: Mapping[str, float]
     diverged: str = ""
+    about: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -233,121 +174,120 @@ class CampaignWork(RunWork):
     data_dir: Path | None = None
 
     def train(self, asked: Mapping[str, Any]) -> Any:
-        """Run an arm; its outcome as JSON."""
+        """Run an arm; its card as JSON."""
         os.chdir(self.cwd)
-        request = ReproductionRequest(asked["of"], asked["scale"], self.root, self.data_dir, self.callback)
-        table = Draft(request, {}).with_data(dict(asked["table"]))
-        return self.outcome(_experiment(table, asked["seed"]), self.root / asked["folder"])
-
-    def outcome(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
-        """Run an arm, and read its table of results."""
-        try:
-            complete(experiment, folder, self.callback)
-        except DivergedError as error:
-            spent = sum(row["value"] for row in rows(folder, "metrics") if row["name"] == "seconds")
-            return {"seconds": spent, "diverged": str(error).removeprefix(f"{LABEL}, ")}
-        summary, known = read_json(folder / "summary.json"), {row["name"] for row in rows(folder, "metrics")}
-        values = dict.fromkeys(known) | {row["metric"]: row["seeds"][0] for row in summary["rows"]}
-        return {"seconds": summary["seconds"], "values": values, "measures": read_json(folder / "run.json")["measures"]}
-
-
-def known(folder: Path) -> Queue:
-    """The queue of the campaign in a folder."""
-    return Queue(folder / QUEUE if (folder / QUEUE).exists() else None)
+        draft = Draft(ReproductionRequest(asked["paper"], asked["scale"], self.root, self.data_dir, self.callback), {})
+        # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
+        runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
+        here = {"draw": asked["draw"], "seeds": [asked["seed"]], "runtime": runtime}
+        experiment = config.parse(draft.with_data(from_toml(asked["experiment"]) | here), allow_code=True)
+        history = draft.complete(experiment, f"arms/{asked['arm']}/seed-{asked['seed']}", strict=False)
+        card = Card(
+            seconds=history.summary["seconds"] or time.monotonic() - draft.began,  # a diverged run has no summary
+            values={r["metric"]: v for r in history.summary["rows"] for v in r["seeds"] if math.isfinite(v)},
+            diverged="".join(f"seed {row['seed']}: {row['reason']}" for row in history.diverged),
+            about=(*(f"Run on {ran}." for ran in draft.ran), *draft.request.notes),
+        )
+        return asdict(card)
 
 
-def ran(arm: Arm, rule: UntilDecided, kept: Queue) -> dict[int, Outcome]:
-    """The finished runs of an arm, by seed."""
-    outcomes = {}
-    for seed in rule.seeds:
-        if (card := kept.known.get(f"{arm.address}/{seed}")) is not None:
+Cards = defaultdict[str, dict[int, Card]]
+"""The cards of arms, by address and seed."""
+
+
+def cards_in(folder: Path) -> Cards:
+    """The cards of the campaign in a folder; none if it has not begun.
+
+    Raises:
+        RunError: If one is damaged.
+    """
+    cards: Cards = defaultdict(dict)
+    with closing(Queue(folder / QUEUE if (folder / QUEUE).exists() else None)) as kept:
+        for key, card in kept.known.items():
+            address, _, seed = key.partition("/")
             try:
-                measures = tuple(map(described, card.get("measures", ())))
-                outcomes[seed] = Outcome(**{**card, "values": dict(card.get("values", {})), "measures": measures})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise kept.damaged(repr(error)) from None
-    return outcomes
+                cards[address][int(seed)] = schema.build(Card, card, "card")
+            except ConfigError as error:
+                raise kept.damaged(error) from None
+    return cards
+
+
+def valued(row: Row, cards: Iterable[Card], ending: str) -> Row:
+    """A row with the values on these cards, of its metric with this ending; the published number is that of none."""
+    metric = row.metric + ending
+    values = [card.values[metric] for card in cards if metric in card.values]
+    return over_seeds(row.method, row.setting, metric, values, None if ending else row.paper)
 
 
 # ---------------------------------------------------------------- claims
-@dataclass(frozen=True)
-class Standing:
-    """A claim so far, and why it gets no more seeds (empty while it may)."""
+def standing(claim: Planned, cards: Cards) -> tuple[Claim, str]:
+    """A claim so far, and why it gets no more seeds (empty while it may).
 
-    claim: Claim
-    ended: str = ""
-
-    def __str__(self) -> str:
-        return f"[{self.claim.verdict if self.ended else 'open'}] {self.claim.text}: {self.claim.evidence}"
-
-
-def standing(planned: Planned, kept: Queue) -> Standing:
-    """A claim so far, decided after the first seed at which it can be.
-
-    Raises:
-        ConfigError: If an arm does not have the claim's metric.
+    An arm that diverged, or lacks the claim's metric, ends it undecided.
     """
-    compared, rule, ended = planned.compared, planned.rule, ""
-    outcomes = [(row, ran(arm, rule, kept)) for row, arm in zip(planned.rows, planned.arms, strict=True)]
-    gain = planned.rows[0].paper if compared.alone else published_gain(*planned.rows)
-    values: list[tuple[float, ...]] = []
-    for seed in rule.seeds:
-        both = [(row, of[seed]) for row, of in outcomes if seed in of]
-        if lost := [f"{row.method}, {one.diverged}" for row, one in both if one.diverged]:
-            ended = f"diverged: {lost[0]}"
-            break
-        if len(both) < 2:
-            break
-        compared = planned.compared.about(both[0][1].measures)
-        names = [name + ENDINGS[rule.metric] for name in (compared.metric, compared.against or compared.metric)]
-        for name, (row, one) in zip(names, both, strict=True):
-            if name not in one.values:
-                raise ConfigError(f"{planned.text!r}: {row.method} has no {name}, but {', '.join(one.values)}")
-        ends = [of for name, (_, one) in zip(names, both, strict=True) if (of := one.values[name]) is not None]
-        values += [tuple(ends)] if len(ends) == 2 else []
-        if ended := so_far(compared, values, rule).ended:
-            break
-    else:
-        ended = f"{rule.most} seeds, the most"
-    claim = so_far(compared, values, rule, gain).claim
-    more = f"; {ended}" if ended not in ("", "decided") else ""
-    return Standing(dataclasses.replace(claim, text=planned.text, evidence=claim.evidence + more), ended)
-
-
-def so_far(
-    compared: Comparison, values: Sequence[tuple[float, ...]], rule: UntilDecided, gain: float | None = None
-) -> Standing:
-    """A claim by its values, a pair for each seed, and why it needs no more of them; `gain` is the published one."""
-    above, below = zip(*values, strict=True) if values else ((), ())
+    rule = claim.entry.rule
+    ending = ENDINGS[rule.metric]
+    ran = {row: {s: card for s, card in cards[arm.key].items() if s in rule.seeds} for row, arm in claim.arms.items()}
+    lacking = [
+        f"{row.method}, {card.diverged or f'seed {seed}: no {metric}{did_you_mean(metric, card.values)}'}"
+        for row, of in ran.items()
+        for seed, card in of.items()
+        if (metric := row.metric + ending) not in card.values
+    ]
+    seeds = [] if lacking else [seed for seed in rule.seeds if all(seed in of for of in ran.values())]
+    rows = {row: valued(row, [of[seed] for seed in seeds], ending) for row, of in ran.items()}
     # Seeds that are added by what they say have to pay for the looks; of a fixed number the interval is Student's.
-    sequential = rule.least < rule.most or len(values) < rule.most
-    claim, ended = compared.claim("", above, below, gain, sequential), ""
-    narrow = claim.interval is not None and claim.interval[1] - claim.interval[0] < rule.until
-    if len(values) >= rule.least and claim.holds is not None:
-        ended = "decided"
-    elif len(values) >= rule.least and narrow and compared.within is None:
+    sequential = rule.least < rule.most or len(seeds) < rule.most
+    text, pairs = claim.compared.said(*claim.pairs[0]), [(rows[a], rows[b]) for a, b in claim.pairs]
+    judged = claim.compared.of(text, pairs, sequential)
+    width = math.inf if judged.interval is None else judged.interval[1] - judged.interval[0]
+    if lacking or len(seeds) < rule.least:
+        ended = "".join(lacking[:1])
+    elif judged.holds is not None:
+        return judged, "decided"
+    elif width < rule.until and claim.compared.within is None:
         ended = f"the interval is narrower than {rule.until:g}"
-    return Standing(claim, ended)
+    else:
+        ended = f"{rule.most} seeds, the most" * (len(seeds) == rule.most)
+    return replace(judged, holds=None, level=False, evidence=f"{judged.evidence}; {ended or 'open'}"), ended
+
+
+def results(claims: Sequence[Planned], cards: Cards) -> Iterator[Result]:
+    """A result for each reproduction: values of the arms, and claims."""
+    for name in dict.fromkeys(claim.entry.of for claim in claims):
+        ours = [claim for claim in claims if claim.entry.of == name]
+        arms = [(row, cards[arm.key]) for claim in ours for row, arm in claim.arms.items()]
+        rows = [valued(row, of.values(), ending) for row, of in arms for ending in ENDINGS.values()]
+        each = {arm.key: cards[arm.key] for claim in ours for arm in claim.arms.values()}.values()
+        ran = [card for of in each for card in of.values()]
+        about = [f"{ours[0].entry.title}.", LOOKS, *(text for card in ran for text in card.about)]
+        yield Result(
+            name=name if "/" in name else f"campaign/{name}",
+            scale="campaign",
+            seconds=sum(card.seconds for card in ran),
+            rows=tuple(dict.fromkeys(row for row in rows if row.seeds)),
+            claims=tuple(standing(claim, cards)[0] for claim in ours),
+            about=" ".join(dict.fromkeys(about)),
+            seeds=tuple(sorted({seed for of in each for seed in of})),
+        )
 
 
 # ---------------------------------------------------------------- running
 def run(
-    campaign: Campaign,
+    claims: Sequence[Planned],
     folder: Path,
     callback: Observer,
     data_dir: Path | None = None,
-    say: Callable[[str], None] = print,
     jobs: int | None = None,
     minutes: float | None = None,
 ) -> Path:
     """Decide the claims in order, and return the file of their status.
 
     Args:
-        campaign: The claims.
+        claims: The claims.
         folder: The campaign's folder; finished arms are not run again.
-        callback: Observer of every run.
+        callback: Observer of every run, with a note on every claim.
         data_dir: Folder of named data sets.
-        say: Called with a line for every claim.
         jobs: Arms at a time, each in a process; by default one, in this process.
         minutes: Time limit: claims with the highest value a minute go first, and no arm starts that would not end.
 
@@ -359,80 +299,29 @@ def run(
     work = CampaignWork(folder, callback if jobs is None else Observer(), data_dir=data_dir)
     ends = math.inf if minutes is None else time.monotonic() + 60.0 * minutes
 
-    def decided(claim: Planned) -> Plan[None]:
-        for seed in claim.rule.seeds:
-            if standing(claim, kept).ended:
-                break
-            asked = [arm.cell(seed) for arm in claim.arms]
-            if time.monotonic() + seconds(claim, [c for c in asked if c.key not in kept.known], kept) > ends:
-                break
-            yield asked
-        say(str(standing(claim, kept)))
-
-    def in_turn(claims: Sequence[Planned]) -> Plan[None]:
+    def in_turn(*claims: Planned) -> Plan[None]:
         for claim in claims:
-            yield from decided(claim)
+            arms = {arm.key: arm for arm in claim.arms.values()}
+            for seed in claim.entry.rule.seeds:
+                new = [cards[key].values() for key in arms if seed not in cards[key]]
+                left = sum(max((card.seconds for card in of), default=60.0 * claim.entry.minutes) for of in new)
+                if standing(claim, cards)[1] or time.monotonic() + left > ends:
+                    break
+                yield [QueuedCell({**arms[at].asked, "arm": at, "seed": seed}, name=f"{at}/{seed}") for at in arms]
+            callback.note(str(standing(claim, cards)[0]))
 
-    def write(*_: Any) -> None:
-        write_atomically(folder / STATUS, json.dumps(to_json(campaign, kept), indent=1) + "\n")
+    def write() -> None:
+        state = [result.to_json() for result in results(claims, cards)]
+        write_atomically(folder / STATUS, json.dumps(state, indent=1) + "\n")
+
+    def ended(cell: QueuedCell, card: Mapping[str, Any]) -> None:
+        cards[cell.asked["arm"]][cell.asked["seed"]] = Card(**card)
+        write()
 
     with queue(folder / QUEUE) as kept, crew(work, jobs) as at_work:
+        cards = cards_in(folder)
         write()
-        by_value = sorted(campaign.claims, key=lambda c: -c.asked.value / c.asked.minutes)
-        plans = [decided(claim) for claim in campaign.claims] if minutes is None else [in_turn(by_value)]
-        cells.run(plans, kept, at_work, ended=write)
+        by_value = sorted(claims, key=lambda c: -c.entry.value / c.entry.minutes)
+        plans = [in_turn(claim) for claim in claims] if minutes is None else [in_turn(*by_value)]
+        cells.run(plans, kept, at_work, ended=ended)
     return folder / STATUS
-
-
-def seconds(claim: Planned, asked: Sequence[QueuedCell], kept: Queue) -> float:
-    """Expected seconds of a claim's cells: the longest run of the arm so far, or the minutes in the file."""
-    before = {arm.address: [o.seconds for o in ran(arm, claim.rule, kept).values()] for arm in claim.arms}
-    longest = {address: max(of, default=60.0 * claim.asked.minutes) for address, of in before.items()}
-    return sum(longest[cell.key.partition("/")[0]] for cell in asked)
-
-
-def spent(claims: Sequence[Planned], kept: Queue) -> dict[tuple[str, int], float]:
-    """Seconds of each arm that has run, by address and seed."""
-    arms = [(arm, claim.rule) for claim in claims for arm in claim.arms]
-    return {(arm.address, seed): o.seconds for arm, rule in arms for seed, o in ran(arm, rule, kept).items()}
-
-
-def to_json(campaign: Campaign, kept: Queue) -> dict[str, Any]:
-    """The campaign's state."""
-    claims = [standing(claim, kept) for claim in campaign.claims]
-    return {
-        "title": campaign.title,
-        "claims": [{**at.claim.to_json(), "ended": at.ended} for at in claims],
-        "done": sum(bool(at.ended) for at in claims),
-        "decided": sum(at.claim.holds is not None for at in claims),
-        "spent_s": sum(spent(campaign.claims, kept).values()),
-    }
-
-
-def results(campaign: Campaign, kept: Queue) -> tuple[Result, ...]:
-    """A result for each reproduction: values of the arms, and claims."""
-    pages: dict[str, list[Planned]] = {}
-    for claim in campaign.claims:
-        pages.setdefault(claim.asked.of if "/" in claim.asked.of else f"campaign/{claim.asked.of}", []).append(claim)
-    about = (
-        f"{campaign.title}. Seeds were added until each claim was decided, with a confidence sequence for the looks; "
-        "where their number was fixed the interval is Student's."
-    )
-    out = []
-    for name, claims in pages.items():
-        table = tuple(dict.fromkeys(row for claim in claims for row in _rows(claim, kept)))
-        decided = tuple(standing(claim, kept).claim for claim in claims)
-        took = spent(claims, kept)
-        seeds = tuple(sorted({seed for _, seed in took}))
-        out.append(Result(name, "campaign", sum(took.values()), table, decided, about, seeds=seeds))
-    return tuple(out)
-
-
-def _rows(planned: Planned, kept: Queue) -> Iterator[Row]:
-    """The ends of both arms that did not diverge."""
-    for arm, row in zip(planned.arms, planned.rows, strict=True):
-        there = [outcome for outcome in ran(arm, planned.rule, kept).values() if not outcome.diverged]
-        metric = planned.compared.about(there[0].measures).metric if there else ""
-        for name in (metric + ending for ending in ENDINGS.values() if there and metric + ending in there[0].values):
-            values = [value for outcome in there if (value := outcome.values[name]) is not None]
-            yield over_seeds(row.method, row.setting, name, values, None if name != row.metric else row.paper)
