@@ -181,7 +181,7 @@ class CampaignWork(RunWork):
         runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
         here = {"draw": asked["draw"], "seeds": [asked["seed"]], "runtime": runtime}
         experiment = config.parse(draft.with_data(from_toml(asked["experiment"]) | here), allow_code=True)
-        history = draft.complete(experiment, f"arms/{asked['arm']}/seed-{asked['seed']}", strict=False)
+        history = draft.complete(experiment, f"arms/{asked['arm']}/seed-{asked['seed']}")
         card = Card(
             seconds=history.summary["seconds"] or time.monotonic() - draft.began,  # a diverged run has no summary
             values={r["metric"]: v for r in history.summary["rows"] for v in r["seeds"] if math.isfinite(v)},
