@@ -39,17 +39,15 @@ claim = "c *"
 [[headlines]]
 paper = "Mine"
 says = "two is above"
-reproduction = "mine/two"
-claim = "*"
+reproduction = "mine/one"
+claim = "a"
 ours = true
 """
 
 
 def test_a_headline_stands_on_the_largest_size_and_of_these_on_the_most_seeds(tmp_path: Path) -> None:
     """Small says it holds with 9 seeds; the paper's size decides, though of one seed, then of the result with three."""
-    sizes = "".join(
-        f'\n[[sizes]]\nresult = "mine/{r}/paper"\ndata = "all of it"\nfull = true\n' for r in ("one", "more")
-    )
+    sizes = '[full]\n"mine/one/paper" = "all of it"\n"mine/more/paper" = "all of it"\n'
     verdicts = '[verdicts]\nMine = "In short."\n'
     (tmp_path / "headlines.toml").write_text(verdicts + HEADLINES.replace("mine/one", "mine/*") + sizes, "utf-8")
     keep(result("mine/one", Claim("a", False, "-1"), Claim("c (1)", True, "+1", seeds=9)), tmp_path)
@@ -57,13 +55,15 @@ def test_a_headline_stands_on_the_largest_size_and_of_these_on_the_most_seeds(tm
     text = (tmp_path / "README.md").read_text("utf-8")
     stands = "[all of it](mine/one/paper/README.md); the paper's size |"
     assert f"| Mine | one is above (Table I) | undecided | {stands}" in text
-    assert "| Mine | two is above | undecided | mine/two, not kept yet |" in text
+    stands = "[mine/one](mine/one/small/README.md); our own question |"
+    assert f"| Mine | two is above | does not hold | {stands}" in text
     keep(result("mine/more", Claim("c (1)", False, "-2", seeds=3), scale="paper"), tmp_path)
     own = (tmp_path / "mine" / "README.md").read_text("utf-8")
     assert "In short." in own
     stands = "[all of it](more/paper/README.md); the paper's size |"
     assert f"| one is above (Table I) | -2 | does not hold | {stands}" in own
-    assert "| headlines | does not hold | undecided |\n|---|---:|---:|\n| the paper's size | 1 | 0 |" in own
+    assert "| headlines | holds | less than published | does not hold | undecided |\n|---|---:|---:|---:|---:|\n" in own
+    assert "| the paper's size | 0 | 0 | 1 | 0 |" in own
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_amount_is_less_than_published_only_below_it(gain: float, verdict: st
 
 def test_a_headline_without_a_claim_is_refused(tmp_path: Path) -> None:
     (tmp_path / "headlines.toml").write_text(HEADLINES, "utf-8")
-    with pytest.raises(RunError, match="mine/one has no claim that fits 'c \\*'; correct or remove it"):
+    with pytest.raises(RunError, match="no result of mine/one has a claim that fits 'c \\*'; correct or remove it"):
         keep(result("mine/one", Claim("a", False, "-1")), tmp_path)
     (tmp_path / "headlines.toml").write_text(HEADLINES.replace("ours = true", 'ours = "papr"'), "utf-8")
     with pytest.raises(ConfigError, match=r"headlines\.1\.ours must be"):

@@ -8,7 +8,8 @@ decides all verdicts.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,6 +32,8 @@ LEVEL_WORDS = f"level within {100 * LEVEL:g} points"
 
 POINTS = "points"
 """Unit of the differences that LEVEL is about."""
+
+HOLDS, FAILS, OPEN = VERDICTS = ("holds", "does not hold", "undecided")
 
 
 # ---------------------------------------------------------------- numbers, and claims about them
@@ -110,6 +113,11 @@ class Claim:
     def of_json(cls, card: Mapping[str, Any]) -> Self:
         """The claim that was printed."""
         return cls(**{**card, "holds": None if card["holds"] == "undecided" else card["holds"]})
+
+
+def counted(verdicts: Iterable[str]) -> Counter[str]:
+    """How often each verdict was reached, whatever follows its colon."""
+    return Counter(verdict.partition(":")[0] for verdict in verdicts)
 
 
 def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
