@@ -10,9 +10,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from statistics import fmean
 from typing import Annotated, Any, Literal, Self
 
@@ -27,8 +26,6 @@ SAME = 0.01
 
 LEVEL = 0.005
 """Differences of accuracies or errors that matter to nobody: below half a point, as in `seeds = { until = 0.5 }`."""
-
-LEVEL_WORDS = f"level within {100 * LEVEL:g} points"
 
 POINTS = "points"
 """Unit of the differences that LEVEL is about."""
@@ -58,10 +55,6 @@ class Row:
     spread_over: Literal["seeds", "clients"]
     seeds: tuple[float, ...]
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as `reproduce --json` prints it; `note` only without a value."""
-        return {name: value for name, value in asdict(self).items() if name != "note" or value}
 
 
 def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
@@ -93,21 +86,15 @@ class Claim:
     def verdict(self) -> str:
         """holds, does not hold (level, if that is why), or undecided."""
         if self.level:
-            return f"does not hold: {LEVEL_WORDS}"
-        return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
+            return f"{FAILS}: level within {100 * LEVEL:g} points"
+        return {True: HOLDS, False: FAILS, None: OPEN}[self.holds]
 
     def __str__(self) -> str:
         return f"[{self.verdict}] {self.text}: {self.evidence}"
 
-    @property
-    def less(self) -> bool:
-        """True if the paper's difference lies above the interval."""
-        return self.interval is not None and self.published is not None and self.interval[1] < self.published
-
     def to_json(self) -> dict[str, Any]:
         """The claim as `reproduce --json` prints it; fields at their defaults are left out."""
-        card = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
-        return {**card, "holds": "undecided" if self.holds is None else self.holds}
+        return {**without_defaults(self), "holds": "undecided" if self.holds is None else self.holds}
 
     @classmethod
     def of_json(cls, card: Mapping[str, Any]) -> Self:
@@ -115,24 +102,19 @@ class Claim:
         return cls(**{**card, "holds": None if card["holds"] == "undecided" else card["holds"]})
 
 
+def without_defaults(card: Row | Claim) -> dict[str, Any]:
+    """The fields of a row or a claim that are not at their defaults."""
+    return {f.name: value for f in fields(card) if (value := getattr(card, f.name)) != f.default}
+
+
 def counted(verdicts: Iterable[str]) -> Counter[str]:
     """How often each verdict was reached, whatever follows its colon."""
     return Counter(verdict.partition(":")[0] for verdict in verdicts)
 
 
-def paired(these: Sequence[float], those: Sequence[float], margin: float = 0.0) -> list[float]:
-    """Differences seed by seed, less a margin; empty if one of the two has no values because it diverged."""
-    if not these or not those:
-        return []
-    return [a - b - margin for a, b in zip(these, those, strict=True)]
-
-
-def interval(
-    differences: Sequence[float], level: float = CONFIDENCE, sequential: bool = False
-) -> tuple[float, float, float] | None:
-    """Mean and interval of paired differences, as from `stats.interval`; None for too few, or if they do not vary."""
-    bounds = stats.interval(differences, level, sequential)
-    return None if bounds is None or bounds[0] == bounds[1] else (fmean(differences), *bounds)
+def paired(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    """Differences seed by seed; empty if one of the two has no values because it diverged."""
+    return [a - b for a, b in zip(these, those, strict=True)] if these and those else []
 
 
 def decide(
@@ -162,19 +144,17 @@ def decide(
         counts: Differences that are all equal decide, as those of counts may be; within a margin they do anyway.
         confidence: Level of the interval.
     """
-    bounds, n = interval(differences, confidence, sequential), len(differences)
+    n = len(differences)
     constant = n > 1 and max(differences) - min(differences) < 1e-12  # but for rounding
-    low, high = -math.inf, math.inf
-    if bounds is not None:
-        _, low, high = bounds
-    elif constant and (counts or within is not None or differences[0] == least):
+    bounds = None if constant else stats.interval(differences, confidence, sequential)
+    low, high = bounds or (-math.inf, math.inf)
+    if constant and (counts or within is not None or differences[0] == least):
         low = high = differences[0]
-    if within is not None:
-        level = False
-        holds = True if -within <= low and high <= within else False if low > within or high < -within else None
-    else:
-        level = unit == POINTS and not least and -LEVEL < low <= 0 <= high < LEVEL
+    level = within is None and unit == POINTS and not least and -LEVEL < low <= 0 <= high < LEVEL
+    if within is None:
         holds = True if low > least else False if high <= least or level else None
+    else:
+        holds = True if -within <= low and high <= within else False if low > within or high < -within else None
     evidence, shown = f"{factor * fmean(differences):{form}} {unit}" if n else "no interval", None
     if bounds is not None:
         shown = factor * low, factor * high
@@ -190,38 +170,29 @@ def decide(
     return Claim(text, holds, evidence, level, n, shown, None if published is None else factor * published)
 
 
-def every(
-    text: str,
-    steps: Mapping[str, Sequence[float]],
-    within: float | None = None,
-    least: float = 0.0,
-    sequential: bool = False,
-) -> Claim:
-    """The claim that several paired differences are all above zero, or another number, or all within a margin of zero.
+def every(text: str, steps: Mapping[str, Sequence[float]], **how: Any) -> Claim:
+    """The claim that several paired differences are all above zero, or as further arguments of `decide` have it.
 
     It holds if every 95 % interval is.  It does not hold if one lies on the other side, widened for their number
     (Bonferroni).  Differences that do not vary decide by themselves.  The evidence is the worst that decides.
     """
-    single = partial(decide, within=within, least=least, sequential=sequential, counts=True)
-    widened = partial(single, confidence=1.0 - (1.0 - CONFIDENCE) / max(len(steps), 1))
-    each, wide = ({name: of(name, apart) for name, apart in steps.items()} for of in (single, widened))
-    wrong = [name for name, claim in wide.items() if claim.holds is False]
-    open_ = [name for name, claim in each.items() if not claim.holds]
     if not steps:
         return Claim(text, None, "nothing to compare")
+    how, within, n = {**how, "counts": True}, how.get("within"), len(steps)
+    single, wide = ({name: decide(text, apart, **how, confidence=1.0 - (1.0 - CONFIDENCE) / of)
+                     for name, apart in steps.items()} for of in (1, n))  # fmt: skip
+    wrong = [name for name, claim in wide.items() if claim.holds is False]
+    open_ = [name for name, claim in single.items() if not claim.holds]
 
-    def room(name: str) -> float:
-        mean = fmean(steps[name]) if len(steps[name]) > 1 else math.inf
-        return mean if within is None else within - abs(mean)
-
-    worst = min(wrong or open_ or steps, key=room)
-    evidence = f"{worst}: {each[worst].evidence}"
-    if len(steps) > 1:
-        bounds = wide[worst].interval
-        evidence += "" if bounds is None else f", [{bounds[0]:+.2f}, {bounds[1]:+.2f}] for {len(steps)} comparisons"
-        evidence += f"; the {'smallest' if within is None else 'largest'} of {len(steps)}"
+    means = {name: fmean(apart) if len(apart) > 1 else math.inf for name, apart in steps.items()}
+    worst = min(wrong or open_ or steps, key=lambda name: means[name] if within is None else -abs(means[name]))
+    evidence = f"{worst}: {single[worst].evidence}"
+    if n > 1:
+        ends = ", ".join(f"{end:{how.get('form', '+.2f')}}" for end in wide[worst].interval or ())
+        evidence += f", [{ends}] for {n} comparisons" if ends else ""
+        evidence += f"; the {'smallest' if within is None else 'largest'} of {n}"
         evidence += f", {len(wrong)} refuted" * bool(wrong)
-    return Claim(text, False if wrong else None if open_ else True, evidence, seeds=each[worst].seeds)
+    return Claim(text, False if wrong else None if open_ else True, evidence, seeds=single[worst].seeds)
 
 
 # ---------------------------------------------------------------- claims as data
@@ -236,17 +207,16 @@ class Comparison:
         text: The claim, where {above}, {below} and {where} stand for the two methods and the first's run, {ground} and
             {setting} for the first and the last part of its name, {base} for the second's, {paper} for the published
             number of the first.
-        above, below: Patterns of the methods' labels; the first may repeat the second as {below}.
+        above, below: Patterns of the methods' labels; the first may repeat the second as {below}.  Without the second
+            it is about the number of one method in place of a difference.
         metric: What is compared, where {headline} is the task's measure; by default that of the global model.
         against: The metric of the second, where it is another.
         where: Pattern of the runs of the first.
         base: Pattern of the runs of the second, where it is not the same; may have {ground}.
-        over: In place of a second method: a number that the first's is to be above.
-        near: In place of a second method: the share of its published number that the first's is to be within.
         better: The first's is to be the better number: the smaller one where that is better.
         beyond: The difference is to be greater than this.
         within: In place of above: the difference must be within this of zero.
-        share: The difference is a share of the first's number.
+        share: The difference is a share of the first's number; of one method, it is that from its published number.
         published: It is claimed only where the paper has the first above the second.
         unit, factor, form: How a difference is shown, where the metric is no measure of models.
     """
@@ -258,8 +228,6 @@ class Comparison:
     against: str = ""
     where: str = "*"
     base: str = ""
-    over: float | None = None
-    near: Annotated[float, Gt(0.0)] | None = None
     better: bool = False
     beyond: float = 0.0
     within: Annotated[float, Gt(0.0)] | None = None
@@ -269,25 +237,22 @@ class Comparison:
     factor: float = 100.0
     form: str = "+.2f"
 
-    @property
-    def alone(self) -> bool:
-        """True if it is about one method."""
-        return self.over is not None or self.near is not None
-
     def pairs(self, rows: Sequence[Row], where: str) -> Iterator[tuple[Row, Row]]:
         """The rows that it compares, of which the first is of this run; twice the same if it is about one method."""
-        ground = where.partition(", ")[0]
+        base = self.base.format(ground=where.partition(", ")[0]) or where
         first = [r for r in rows if (r.setting, r.metric) == (where, self.metric) and fits(where, self.where)]
-        if self.alone:
-            yield from ((r, r) for r in first if fits(r.method, self.above))
-            return
-        base = self.base.format(ground=ground) or where
         second = [r for r in rows if r.metric == (self.against or self.metric) and fits(r.setting, base)]
-        for a, b in itertools.product(first, second):
-            another = (a.method, a.metric, a.setting) != (b.method, b.metric, b.setting)
-            named = fits(b.method, self.below) and fits(a.method, self.above.format(below=b.method))
-            if another and named and (not self.published or (published_gain(a, b) or 0.0) > 0):
+        others = [(a, b) for a, b in itertools.product(first, second) if a is not b and fits(b.method, self.below)]
+        for a, b in others if self.below else zip(first, first, strict=True):
+            claimed = not self.published or (self.gain(a, b) or 0.0) > 0
+            if claimed and fits(a.method, self.above.format(below=b.method)):
                 yield a, b
+
+    def gain(self, a: Row, b: Row) -> float | None:
+        """What was published: the difference of two rows, as from `differences`, or one method's number."""
+        if a.paper is None or b.paper is None:
+            return None
+        return self.differences([a.paper], [b.paper])[0] if self.below else a.paper
 
     def about(self, measures: Sequence[Measure]) -> Self:
         """The claim about a task with these measures, the headline first; `better` stays where less is better."""
@@ -309,33 +274,18 @@ class Comparison:
         """The claim about pairs that have the same text; undecided where seeds cannot be paired."""
         if lacking := [row for pair in pairs for row in pair if row.note and row.seeds]:
             return Claim(text, None, f"{lacking[0].method} is {lacking[0].note}")
+        for few, many in (sorted((len(a.seeds), len(b.seeds))) for a, b in pairs):
+            if 0 < few < many:
+                return Claim(text, None, f"in {few} of {many} seeds alone")
         if len(pairs) == 1:
             ((a, b),) = pairs
-            gain = a.paper if self.alone else published_gain(a, b)
-            return self.claim(text, a.seeds, b.seeds, gain, sequential)
-        parts = [(a.method, b.method, a.setting.rpartition(", ")[2]) for a, b in pairs]
-        vary = [i for i, of in enumerate(zip(*parts, strict=True)) if len(set(of)) > 1 and (i != 1 or not self.base)]
-        steps = {
-            ", ".join(names[i] for i in vary): self.differences(a.seeds, b.seeds, a.paper)
-            for names, (a, b) in zip(parts, pairs, strict=True)
-        }
-        return every(text, steps, self.margin, self.over or 0.0, sequential)
-
-    @property
-    def margin(self) -> float | None:
-        """Margin of zero that the differences are to be within; None for no margin."""
-        return self.near if self.near is not None else None if self.within is None else self.within / self.factor
-
-    def differences(self, these: Sequence[float], those: Sequence[float], published: float | None) -> list[float]:
-        """What is to be above zero, or above `over`, or within a margin, seed by seed; `published` is the first's."""
-        if self.over is not None:
-            return list(these)
-        if self.near is not None:
-            return [v / published - 1.0 for v in these] if published else []
-        if self.better:
-            these, those = those, these
-        apart = paired(these, those, self.beyond / self.factor)
-        return [d / a for d, a in zip(apart, these, strict=bool(apart))] if self.share else apart
+            return self.claim(text, a.seeds, b.seeds, self.gain(a, b), sequential)
+        names = [(a.method, b.method, *(row.setting.rpartition(", ")[2] for row in (a, b))) for a, b in pairs]
+        shared = set.intersection(*map(set, names))
+        steps = {", ".join(dict.fromkeys(name for name in each if name not in shared)):
+                 self.differences(a.seeds, b.seeds, self.gain(a, b))
+                 for each, (a, b) in zip(names, pairs, strict=True)}  # fmt: skip
+        return every(text, steps, sequential=sequential, **self.rule)
 
     def claim(
         self,
@@ -345,27 +295,28 @@ class Comparison:
         published: float | None = None,
         sequential: bool = False,
     ) -> Claim:
-        """The claim decided by the methods' values, one for each seed; `published` is their difference.
-
-        Where it is about one method, that is the published number.
-        """
-        if these and those and len(these) != len(those) and not self.alone:
-            return Claim(text, None, f"in {min(len(these), len(those))} of {max(len(these), len(those))} seeds alone")
+        """The claim decided by the methods' values, one for each seed; `published` is as from `gain`."""
+        shown = published if self.below and self.within is None else None
         apart = self.differences(these, those, published)
-        how = partial(decide, text, apart, within=self.margin, sequential=sequential)
-        if self.near is not None:
-            return how("%", form="+.1f")
-        if self.over is not None:
-            return how(self.unit, self.factor, self.form, least=self.over, counts=True)
-        gain = -published if self.better and published is not None else published
-        return how(self.unit, self.factor, self.form, gain if self.within is None else None)
+        return decide(text, apart, published=shown, sequential=sequential, **self.rule)
+
+    def differences(
+        self, these: Sequence[float], those: Sequence[float], published: float | None = None
+    ) -> list[float]:
+        """What is decided, seed by seed: differences, or one method's numbers or their distance from the published."""
+        if not self.below:
+            return [v / published - 1.0 for v in these if published] if self.share else list(these)
+        apart = paired(those, these) if self.better else paired(these, those)
+        return [d / a for d, a in zip(apart, these, strict=bool(apart))] if self.share else apart
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """How the differences are decided and shown: further arguments of `decide`."""
+        within = None if self.within is None else self.within / self.factor
+        margins = {"within": within, "least": self.beyond / self.factor, "counts": not self.below}
+        return {"unit": self.unit, "factor": self.factor, "form": self.form, **margins}
 
 
 def fits(name: str, patterns: str) -> bool:
     """True if a name fits one of the patterns between |."""
     return any(fnmatchcase(name, pattern) for pattern in patterns.split("|"))
-
-
-def published_gain(a: Row, b: Row) -> float | None:
-    """The published difference."""
-    return None if a.paper is None or b.paper is None else a.paper - b.paper

@@ -14,7 +14,7 @@ import torch
 
 from unskew.files import write_atomically
 from unskew.machine import cores
-from unskew.papers.claims import Claim, Row
+from unskew.papers.claims import Claim, Row, without_defaults
 from unskew.report import charts
 from unskew.report.page import Page, markdown
 from unskew.report.section import Chart, Section, table
@@ -53,7 +53,7 @@ class Result:
             "name": self.name,
             "scale": self.scale,
             "seconds": self.seconds,
-            "rows": [r.to_json() for r in self.rows],
+            "rows": [without_defaults(r) for r in self.rows],
             "claims": [c.to_json() for c in self.claims],
         }
 
