@@ -49,7 +49,7 @@ def test_a_result_is_a_page_and_markdown_beside_its_figures(tmp_path: Path) -> N
     result = replace(example(), figures=(lines("By mu", {"fedavg": CURVE}, ("mu", "%")),))
     page = html(result.page())
     assert "Claims: 1 holds, 1 does not hold, 1 undecided." in page
-    assert pivot([over_seeds("fedavg", "iid", "alpha", [], 0.5)])[1] == [["fedavg", "no value (0.5)"]]
+    assert pivot([over_seeds("fedavg", "iid", "alpha", [], 0.5)])[1] == [["fedavg", "iid", "no value (0.5)"]]
     assert "By mu" in page
     folder = keep(result, tmp_path)
     text = (folder / "README.md").read_text()

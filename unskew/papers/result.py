@@ -3,7 +3,6 @@
 import json
 import platform
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import torch
 
 from unskew.files import write_atomically
 from unskew.machine import cores
-from unskew.papers.claims import Claim, Row, without_defaults
+from unskew.papers.claims import Claim, Row, counted, without_defaults
 from unskew.report import charts
 from unskew.report.page import Page, markdown
 from unskew.report.section import Chart, Section, table
@@ -58,29 +57,23 @@ class Result:
         }
 
     def page(self) -> Page:
-        """The result as a page: rows and curves; folded, its claims, what was run and the other figures."""
-        heads, lines = pivot(self.rows)
-        n = Counter(claim.verdict.partition(":")[0] for claim in self.claims)
+        """The result as a page: rows and the first figure; folded, its claims, what was run and the other figures."""
+        n = counted(claim.verdict for claim in self.claims)
         verdict = f"Claims: {', '.join(f'{count} {words}' for words, count in n.items()) or 'none'}."
         claims = [(claim.text, claim.verdict, claim.evidence) for claim in self.claims]
+        figures = tuple(self.files().values())
         sections = (
             Section("Claims", "", (), (table("", ["claim", "verdict", "evidence"], claims, words=[1, 2]),)),
             Section("What was run", self.about),
-            Section("Figures", "", self.figures),
+            Section("Figures", "", figures[1:]),
         )
-        rows = table("", heads, [tuple(line) for line in lines])
-        return Page(f"{self.name} ({self.scale})", _provenance(self), verdict, self._first(), rows, sections=sections)
-
-    def _first(self) -> tuple[Chart, ...]:
-        return (lines("Curves", self.curves, self.axes),) if self.curves else ()
+        rows = table("", *pivot(self.rows), words=[1])
+        return Page(f"{self.name} ({self.scale})", _provenance(self), verdict, figures[:1], rows, sections=sections)
 
     def files(self) -> dict[str, Chart]:
-        """The figures by file name."""
-        return {re.sub(r"\W+", "-", c.title.lower()).strip("-") + ".svg": c for c in (*self._first(), *self.figures)}
-
-    def markdown(self) -> str:
-        """The page in Markdown, beside its figures."""
-        return markdown(self.page(), {chart.title: name for name, chart in self.files().items()})
+        """The figures by file name, that of the curves first."""
+        every = (*((lines("Curves", self.curves, self.axes),) if self.curves else ()), *self.figures)
+        return {re.sub(r"\W+", "-", c.title.lower()).strip("-") + ".svg": c for c in every}
 
 
 def lines(title: str, curves: Mapping[str, Curve], axes: tuple[str, str]) -> Chart:
@@ -95,42 +88,30 @@ def pivot(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     Accuracies, errors and their differences are in percent; a published number follows ours in brackets.  Other numbers
     have four significant digits, from a thousand on none after the point.
     """
-    settings = list(dict.fromkeys(r.setting for r in rows))
-    metrics = list(dict.fromkeys(r.metric for r in rows))
-    by = {(r.method, r.setting, r.metric): r for r in rows}
-    lines = [
-        [method, *([setting] if len(settings) > 1 else []), *(_cell(by.get((method, setting, m))) for m in metrics)]
-        for setting in settings
-        for method in dict.fromkeys(r.method for r in rows if r.setting == setting)
-    ]
-    return ["method", *(["setting"] if len(settings) > 1 else []), *map(_head, metrics)], lines
+    metrics, settings = list(dict.fromkeys(r.metric for r in rows)), list(dict.fromkeys(r.setting for r in rows))
+    cells = {(r.method, r.setting, r.metric): _cell(r) for r in rows}
+    lines = sorted(dict.fromkeys((r.method, r.setting) for r in rows), key=lambda at: settings.index(at[1]))
+    heads = [f"{metric}, {unit}" if (unit := _unit(metric)[0]) else metric for metric in metrics]
+    return ["method", "setting", *heads], [[*at, *(cells.get((*at, m), "–") for m in metrics)] for at in lines]
 
 
-def _head(metric: str) -> str:
+def _unit(metric: str) -> tuple[str, float]:
+    """The unit of a metric in tables, empty for none, and what its numbers are multiplied by."""
     if metric.startswith("bytes."):
-        return metric.replace("bytes.", "MB ")
-    return f"{metric}, %" if _is_share(metric) else metric
+        return "MB", 1e-6
+    return ("%", 100.0) if "accuracy" in metric or metric.startswith("error") else ("", 1.0)
 
 
-def _cell(r: Row | None) -> str:
-    if r is None:
-        return "–"
-    factor = 100.0 if _is_share(r.metric) else 1e-6 if r.metric.startswith("bytes.") else 1.0
-    spread = "" if r.std is None or r.metric.startswith("bytes.") else f" ± {_number(factor * r.std, r.metric)}"
-    paper = "" if r.paper is None else f" ({_number(factor * r.paper, r.metric)})"
-    if r.ours is None:
-        return r.note + paper
-    return _number(factor * r.ours, r.metric) + spread + paper
+def _cell(r: Row) -> str:
+    unit, factor = _unit(r.metric)
 
+    def shown(value: float) -> str:
+        value *= factor
+        return f"{value:,.2f}" if unit else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
-def _number(value: float, metric: str) -> str:
-    if _is_share(metric) or metric.startswith("bytes."):
-        return f"{value:,.2f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _is_share(metric: str) -> bool:
-    return "accuracy" in metric or metric.startswith("error")
+    ours = r.note if r.ours is None else shown(r.ours)
+    spread = "" if r.std is None or unit == "MB" else f" ± {shown(r.std)}"
+    return ours + spread + ("" if r.paper is None else f" ({shown(r.paper)})")
 
 
 def _provenance(result: Result) -> str:
@@ -143,12 +124,13 @@ def _provenance(result: Result) -> str:
 
 def keep(result: Result, root: Path) -> Path:
     """Write result.json, README.md and figures into `root/NAME/SCALE`; existing files are replaced one by one."""
-    folder = root / result.name / result.scale
+    folder, files = root / result.name / result.scale, result.files()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
-    write_atomically(folder / "README.md", result.markdown())
+    page = markdown(result.page(), {chart.title: name for name, chart in files.items()})
+    write_atomically(folder / "README.md", page)
     for old in folder.glob("*.svg"):
         old.unlink()
-    for name, chart in result.files().items():
+    for name, chart in files.items():
         write_atomically(folder / name, charts.file(chart))
     return folder
