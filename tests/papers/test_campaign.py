@@ -147,7 +147,7 @@ def test_points_within_half_a_point_are_level_and_other_units_narrow() -> None:
 
 
 @pytest.mark.parametrize(("most", "count", "why"), [(3, 3, "decided"), (3, 2, ""), (4, 3, "")])
-@pytest.mark.parametrize("claimed", [{}, {"over": 0.001}])
+@pytest.mark.parametrize("claimed", [{}, {"below": "", "beyond": 0.1}])
 def test_seeds_whose_number_is_fixed_are_looked_at_once_by_students_interval(
     most: int, count: int, why: str, claimed: dict[str, Any]
 ) -> None:

@@ -26,7 +26,7 @@ from unskew.data.dataset import Dataset
 from unskew.history import History
 from unskew.info import ClassRelations
 from unskew.keys import Key
-from unskew.papers.claims import Claim, decide, paired, published_gain
+from unskew.papers.claims import Claim, decide, paired
 from unskew.papers.study import Draft, compared, published
 from unskew.record import reader
 from unskew.report import charts as drawing
@@ -67,7 +67,8 @@ def scale(draft: Draft) -> None:
     few = {r.method: r for r in draft.rows if (r.setting, r.metric) == (standard, G)}
     for r in [r for r in draft.rows if r.metric == G and r.method in few and ", N=" in r.setting]:
         first = few[r.method]
-        draft.add(r.method, r.setting, "accuracy.decline", paired(first.seeds, r.seeds), published_gain(first, r))
+        printed = None if first.paper is None or r.paper is None else first.paper - r.paper
+        draft.add(r.method, r.setting, "accuracy.decline", paired(first.seeds, r.seeds), printed)
     draft.curves = {}
 
 
