@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 SHORTER: dict[str, dict[str, Any]] = {
-    name: {"trials": 1, "experiment": {"rounds": 2}} for name in papers.TABLE if "tuned" in name
+    name: {"trials": 1, "experiment": {"rounds": 2}} for name in papers.TABLE if "/tuned" in name or "/all" in name
 }
 """Changes where much is trained before the first run."""
 
