@@ -5,10 +5,10 @@ Notation   W    a teacher, ten by four, standard normal: a row's scores are x W 
 A point is a hundredth of an accuracy, or of the larger of two AUROCs or squared errors.
 """
 
-import dataclasses
+import itertools
 import math
 import statistics
-import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +21,12 @@ from unskew import api
 from unskew.algorithms.fedavg import FedAvg
 from unskew.decide.advice import Advice, advise_experiment
 from unskew.decide.advice.race import ALONE, FEDAVG, FOLD_SEEDS, RATES, rated_local
-from unskew.decide.cells import CellWork, Plan, QueuedCell, queue, run
+from unskew.decide.cells import Plan, queue, run
 from unskew.decide.crew import Here
 from unskew.decide.identity import about
-from unskew.decide.runs import at_once
 from unskew.decide.scores import Scores, gain
 from unskew.decide.sites import Sites, sites_of
-from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained, under_seeds
+from unskew.decide.training import TrainingJob, TrainingWork, scores_of, trained
 from unskew.experiment import config
 from unskew.experiment.config import NamedMethod
 from unskew.papers.claims import LEVEL, Claim, decide
@@ -35,17 +34,12 @@ from unskew.papers.study import Draft
 from unskew.protocol import SgdConfig
 from unskew.report.worth import bracket
 
-ByLabel = dict[str, tuple[Scores, ...]]
+OfSeeds = tuple[Scores, ...]
 Floats = npt.NDArray[np.float64]
 Draw = np.random.Generator
 
 COLUMNS, CLASSES = 10, 4
 KINDS = ("classification", "binary", "classification", "regression")
-TRUE_ROWS, TRUE_SEEDS = 2000, 2
-"""Further rows of each site, and seeds, by which the truth is measured."""
-
-WRONG = 0.05
-"""Share of wrong answers that is allowed."""
 
 
 # ---------------------------------------------------------------- made situations
@@ -93,19 +87,17 @@ def related(draw: Draw) -> list[Place]:
     return [replace(p, w=p.w + apart * teacher(draw)) for p in alike(draw)]
 
 
-def but_last(places: list[Place], change: Callable[[Place], Place]) -> list[Place]:
-    """The sites with the last one changed."""
-    return [*places[:-1], change(places[-1])]
-
-
 RECIPES: dict[str, Callable[[Draw], list[Place]]] = {
     "alike": alike,
     "shifted": lambda draw: [replace(p, centre=draw.normal(size=COLUMNS)) for p in alike(draw)],
     "instruments": mixed,
     "opposite": lambda draw: [replace(p, w=p.w * (-1) ** k) for k, p in enumerate(alike(draw))],
     # the last has the opposite teacher, and half of all rows
-    "one_wrong": lambda draw: but_last(of := alike(draw), lambda p: replace(p, w=-p.w, n=(len(of) - 1) * p.n)),
-    "one_large": lambda draw: but_last(alike(draw), lambda p: replace(p, n=10 * p.n)),
+    "one_wrong": lambda draw: [
+        *(others := alike(draw)[1:]),
+        replace(others[0], w=-others[0].w, n=len(others) * others[0].n),
+    ],
+    "one_large": lambda draw: [*(rest := alike(draw)[1:]), replace(rest[0], n=10 * rest[0].n)],
     "related": related,
     "unrelated": lambda draw: [replace(p, w=teacher(draw), n=4 * p.n) for p in alike(draw)],
     "enough": lambda draw: [replace(p, n=400, noise=0.5) for p in alike(draw)],
@@ -115,47 +107,37 @@ RECIPES: dict[str, Callable[[Draw], list[Place]]] = {
 rows, all the rows that it needs, labels that have nothing to do with inputs."""
 
 
-@dataclass(frozen=True)
-class Situation:
-    """An answer and the truth, in points.
+def judged(verdict: str, gained: float, fedavg: float, best: float) -> dict[str, float]:
+    """What is shown of an answer: a join is wrong that gains nothing, and training alone where a point is to be had.
 
-    Attributes:
+    Args:
         verdict: The answer.
-        method: The method that the answer is about.
-        gain: That method's true gain over local training; 0 without one.
-        raced: True gain of the method that won the race, which test rows may overrule.
-        fedavg: True gain of FedAvg.
-        best: The greatest true gain of FedAvg, Ditto, the race's choice and the answer's method.
+        gained, fedavg, best: True gains over training alone, points: of the method that it is about, of FedAvg, and
+            the greatest.
     """
-
-    verdict: str
-    method: str
-    gain: float
-    raced: float
-    fedavg: float
-    best: float
-
-    @property
-    def wrong_join(self) -> bool:
-        """True if it advises a method that gains nothing."""
-        return self.verdict == "join" and self.gain <= 0
-
-    @property
-    def wrong_alone(self) -> bool:
-        """True if it advises to train alone where a method gains a point or more."""
-        return self.verdict == "alone" and self.best >= 1
+    return {
+        "join": verdict == "join",
+        "alone": verdict == "alone",
+        "wrong join": verdict == "join" and gained <= 0,
+        "wrong alone": verdict == "alone" and best >= 1,
+        "true gain, points": gained,
+        "FedAvg's, points": fedavg,
+    }
 
 
-def ask(recipe: str, seed: int, rounds: int, final_seeds: int, folds: int) -> Situation:
-    """The advice on simulated sites drawn under a seed, and the truth."""
+def ask(draft: Draft, recipe: str, seed: int) -> tuple[dict[str, float], float]:
+    """The advice on simulated sites drawn under a seed, as `judged`; trainings are kept in a folder of its own.
+
+    Beside it, by how many points the race's choice, which test rows may overrule, is truly above FedAvg.
+    """
     draw = np.random.default_rng([seed, list(RECIPES).index(recipe)])
     kind, places = KINDS[seed % len(KINDS)], RECIPES[recipe](draw)
     rate = float(f"{np.exp(draw.uniform(*np.log((0.02, 0.3)))) / (4 if kind == 'regression' else 1):.2g}")
     train, test, more = (
         {f"site {k}": replace(p, n=max(p.n, least)).rows(draw, kind) for k, p in enumerate(places)}
-        for least in (0, 0, TRUE_ROWS)
+        for least in (0, 0, draft["true_rows"])
     )
-    settings = {"rounds": rounds, "seeds": [seed]}
+    settings = {"rounds": draft["rounds"], "seeds": [seed]}
     (experiment, inputs), true = (
         api.described(
             FedAvg(local=SgdConfig(lr=rate, local_epochs=1, batch_size=32)), settings,
@@ -163,148 +145,117 @@ def ask(recipe: str, seed: int, rounds: int, final_seeds: int, folds: int) -> Si
         )
         for rows in (test, more)
     )  # fmt: skip
-    advice = advise_experiment(experiment, float("inf"), inputs=inputs, fresh_seeds=final_seeds, folds=folds)
-    own = advice.race.bounds[ALONE].method.options["local"]
-    asked = [advice.check.answering(advice.race), advice.race.chosen, advice.race.bounds.get(FEDAVG)]
-    methods = {e.method.label: e.method for e in asked if e is not None}
-    methods |= {"Ditto": config.method("ditto", {"local": own}, "Ditto"), ALONE: advice.race.bounds[ALONE].method}
-    sites = sites_of(*true)
-    of_seeds = _played(sites, _under_seeds(sites, [*methods.values()], range(7, 7 + TRUE_SEEDS)))
-    scores = {label: _mean(of_seeds[m.label]) for label, m in methods.items() if m.label in of_seeds}
-    alone, sign = scores[ALONE], 100 if sites.measure.higher else -100
+    folder, sites = draft.request.folder / f"{recipe}-{seed}", sites_of(*true)
+    advice = advise_experiment(
+        experiment, inputs=inputs, fresh_seeds=draft["final_seeds"], folds=draft["folds"], folder=folder
+    )
+    race, alone = advice.race, advice.race.bounds[ALONE].method
+    answer = None if advice.check.chosen is None else advice.check.answering(race)
+    entries = {"answer": answer, "raced": race.chosen, "fedavg": race.bounds.get(FEDAVG)}
+    methods = {role: entry.method for role, entry in entries.items() if entry is not None}
+    methods |= {"alone": alone, "ditto": config.method("ditto", {"local": alone.options["local"]}, "Ditto")}
+    plans = {role: scored(sites, m, draft["true_seeds"]) for role, m in methods.items()}
+    scores = {role: mean(of_seeds) for role, of_seeds in play(sites, plans, folder / "truth.sqlite").items()}
+    base, sign = scores["alone"], 100 if sites.measure.higher else -100
     gains = {
-        label: sign * (score - alone) / (1.0 if sites.measure.percent else max(score, alone))
-        for label, score in scores.items()
+        role: sign * (score - base) / (1.0 if sites.measure.percent else max(score, base))
+        for role, score in scores.items()
     }
-    label = advice.check.chosen or ""
-    raced = "" if advice.race.chosen is None else advice.race.chosen.method.label
-    of_choice, of_raced, of_fedavg = (gains.get(one, 0.0) for one in (label, raced, FEDAVG))
-    return Situation(advice.verdict, label, of_choice, of_raced, of_fedavg, max(gains.values()))
-
-
-class Asking(CellWork):
-    """The work of a cell: advice on a situation, and its truth."""
-
-    def train(self, asked: Mapping[str, Any]) -> Any:
-        """The situation, and the time it took, s."""
-        began = time.monotonic()
-        return {"situation": dataclasses.asdict(ask(**asked)), "seconds": time.monotonic() - began}
+    gained, raced, fedavg = (gains.get(role, 0.0) for role in entries)
+    return judged(advice.verdict, gained, fedavg, max(gains.values())), raced - fedavg
 
 
 def situations(draft: Draft) -> None:
     """Ask for advice on simulated sites, and count wrong answers; an interrupted run is resumed."""
-    size = {key: draft[key] for key in ("rounds", "final_seeds", "folds")}
-    asked = [{"recipe": recipe, "seed": seed, **size} for seed in draft["seeds"] for recipe in RECIPES]
-    draft.request.folder.mkdir(parents=True, exist_ok=True)
-
-    def note(cell: QueuedCell, answer: Any) -> None:
-        draft.request.callback.note(f"{cell.asked['recipe']} {cell.asked['seed']}: {answer['situation']}")
-
-    with queue(draft.request.folder / "situations.sqlite") as kept:
-        (answers,) = run([at_once([QueuedCell(of) for of in asked])], kept, Here(Asking()), ended=note)
-    by_recipe: dict[str, list[Situation]] = {}
-    for of, answer in zip(asked, answers, strict=True):
-        by_recipe.setdefault(of["recipe"], []).append(Situation(**answer["situation"]))
-        draft.seconds += answer["seconds"]
-    for name, of_recipe in by_recipe.items():
-        for what, value in COLUMNS_SHOWN.items():
-            draft.add(name.replace("_", " "), "made sites", what, [float(value(o)) for o in of_recipe])
-    outcomes = [o for of_recipe in by_recipe.values() for o in of_recipe]
-    n, joins, alones = len(outcomes), sum(o.wrong_join for o in outcomes), sum(o.wrong_alone for o in outcomes)
-    undecided = sum(o.verdict == "undecided" for o in outcomes)
-    over = [o.raced - o.fedavg for o in outcomes]
-    text, evidence = f"at most {100 * WRONG:g} % of answers are wrong", f"{joins} wrong join, {alones} wrong alone"
-    draft.claims.append(Claim(text, joins + alones <= WRONG * n, f"of {n}: {evidence}, {undecided} undecided"))
+    shown: dict[str, list[dict[str, float]]] = {recipe: [] for recipe in RECIPES}
+    over = []
+    for seed, recipe in itertools.product(draft["seeds"], RECIPES):
+        answer, above = ask(draft, recipe, seed)
+        draft.request.callback.note(f"{recipe} {seed}: {answer}")
+        shown[recipe].append(answer)
+        over.append(above)
+    for recipe, answers in shown.items():
+        for what in answers[0]:
+            draft.add(recipe.replace("_", " "), "made sites", what, [float(a[what]) for a in answers])
+    counts = Counter(what for answers in shown.values() for a in answers for what, is_so in a.items() if is_so is True)
+    n, wrong = len(over), counts["wrong join"] + counts["wrong alone"]
+    undecided = n - counts["join"] - counts["alone"]
+    evidence = f"of {n}: {counts['wrong join']} wrong join, {counts['wrong alone']} wrong alone, {undecided} undecided"
+    text = f"at most {100 * draft['wrong']:g} % of answers are wrong"
+    draft.claims.append(Claim(text, wrong <= draft["wrong"] * n, evidence))
     claim = decide("the race's choice is no worse than always FedAvg", [d / 100 for d in over], least=-LEVEL)
-    gain = claim.evidence.partition(" over ")[0]
-    evidence = f"over FedAvg {gain}; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
+    evidence = claim.evidence.replace("seeds", "situations")
+    evidence += f"; worse by a point or more in {sum(d <= -1 for d in over)} of {n}"
     draft.claims.append(replace(claim, evidence=evidence))
-
-
-COLUMNS_SHOWN: dict[str, Callable[[Situation], float]] = {
-    "join": lambda o: o.verdict == "join",
-    "alone": lambda o: o.verdict == "alone",
-    "wrong join": lambda o: o.wrong_join,
-    "wrong alone": lambda o: o.wrong_alone,
-    "true gain, points": lambda o: o.gain,
-    "FedAvg's, points": lambda o: o.fedavg,
-}
-"""What is shown of a recipe's situations."""
-
-
-def _played(sites: Sites, plan: Plan[ByLabel], file: Path | None = None) -> ByLabel:
-    """Play a plan of trainings to its outcome; where it was stopped it goes on, if its outcomes are kept in a file."""
-    with queue(file, "" if file is None else about(sites, file)) as kept:
-        (result,) = run([plan], kept, Here(TrainingWork(sites)))
-    return result
-
-
-def _mean(of_seeds: Sequence[Scores]) -> float:
-    return statistics.fmean(scores.mean for scores in of_seeds)
-
-
-def _under_seeds(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[int]) -> Plan[ByLabel]:
-    """The plan of methods' scores on test rows under each seed, by label, without those that cannot be trained."""
-    rounds = sites.experiment.rounds
-    results = yield from under_seeds(sites, {m.label: TrainingJob(m, 0, rounds, rounds) for m in methods}, seeds)
-    return {label: scores for label, of in results.items() if (scores := scores_of(of)) is not None}
 
 
 # ---------------------------------------------------------------- natural suites
 def natural(draft: Draft) -> None:
     """Ask for advice on five natural suites (resumed if interrupted), and compare it with a full comparison."""
     for name, table in draft.on(draft["grounds"]).items():
-        began = time.monotonic()
-        without = table.pop("without", ())
-        methods = {label: of for label, of in draft["methods"].items() if label not in without}
+        without, folder = table.pop("without", ()), draft.request.folder / name
+        compared = draft.experiment(name, table, methods=[m for m in table["methods"] if m not in without])
         # Advice gets FedAvg alone: what races is its own choice.
-        asked, compared = (draft.experiment(name, {**table, "methods": of})
-                           for of in ({"FedAvg": {"name": "fedavg"}}, methods))  # fmt: skip
+        asked = draft.experiment(name, table, methods=["FedAvg"])
         advice = advise_experiment(
             asked, note=draft.request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
-            folder=draft.request.folder / name,
+            folder=folder,
         )  # fmt: skip
-        seeds, label, measure = advice.check.seeds, advice.method.label, advice.sites.measure
-        plan = _at_best_rates(advice.sites, compared.methods, seeds)
-        scores = _played(advice.sites, plan, draft.request.folder / name / "comparison.sqlite")
-        draft.claims.append(_suite_claim(name, advice, scores))
-        for m, of in {**scores, f"advice: {label}": advice.check.results[label]}.items():
-            draft.add(m, name, measure.label, [s.mean for s in of])
-        draft.seeds |= set(seeds)
-        draft.seconds += time.monotonic() - began
+        sites, check, label = advice.sites, advice.check, advice.method.label
+        plans = {m.label: at_best_rate(sites, m, check.seeds) for m in compared.methods}
+        scores = play(sites, plans, folder / "comparison.sqlite")
+        draft.claims.append(suite_claim(name, advice, scores))
+        for m, of_seeds in {**scores, f"advice: {label}": check.results[label]}.items():
+            draft.add(m, name, sites.measure.label, [s.mean for s in of_seeds])
+        draft.seeds |= set(check.seeds)
     near = [c.holds for c in draft.claims]
     text = f"on {len(near)} of {len(near)} suites the choice is within one point of the best"
     every = True if all(near) else False if False in near else None
     draft.claims.insert(0, Claim(text, every, f"{sum(h is True for h in near)} of {len(near)}"))
 
 
-def _suite_claim(name: str, advice: Advice, scores: ByLabel) -> Claim:
+def suite_claim(name: str, advice: Advice, scores: Mapping[str, OfSeeds]) -> Claim:
     """The claim that the choice is within a point of the best method: the interval must lie there."""
-    measure, label = advice.sites.measure, advice.method.label
-    means, chosen = {m: _mean(of) for m, of in scores.items()}, advice.check.results[label]
+    measure, chosen = advice.sites.measure, advice.check.results[advice.method.label]
+    means = {label: mean(of_seeds) for label, of_seeds in scores.items()}
     best = measure.first(means)
     gap, _ = gain(scores[best], chosen, measure)
     low, high = (-math.inf, math.inf) if gap.low is None or gap.high is None else (gap.low, gap.high)
     return Claim(
         f"{name}: the choice is within one point of the best of {len(scores)} methods",
         True if high <= advice.margin else False if low > advice.margin else None,
-        f"advice: {advice.verdict}, {label} {measure.with_unit(_mean(chosen))}; best: {best} "
+        f"advice: {advice.verdict}, {advice.method.label} {measure.with_unit(mean(chosen))}; best: {best} "
         f"{measure.with_unit(means[best])}; difference {bracket(gap, measure)}",
     )
 
 
-def _at_best_rates(sites: Sites, methods: Sequence[NamedMethod], seeds: Sequence[int]) -> Plan[ByLabel]:
-    """The plan of methods' scores on test rows, each at the local rate that does best on one fold's validation rows."""
-    rounds, seed = sites.experiment.rounds, sites.experiment.seeds[0] + FOLD_SEEDS
-    rated = [
-        config.method(m.name, {**m.options, "local": rated_local(m.options["local"], factor)}, m.label)
-        for m in methods
-        for factor in RATES
-    ]
+# ---------------------------------------------------------------- trainings
+def play(sites: Sites, plans: Mapping[str, Plan[OfSeeds | None]], file: Path) -> dict[str, OfSeeds]:
+    """Scores by label, without those that could not be had; a file keeps outcomes, so it goes on where it stopped."""
+    with queue(file, about(sites, file)) as kept:
+        results = run([*plans.values()], kept, Here(TrainingWork(sites)))
+    return {label: scores for label, scores in zip(plans, results, strict=True) if scores is not None}
+
+
+def mean(of_seeds: OfSeeds) -> float:
+    """The mean over seeds and sites."""
+    return statistics.fmean(scores.mean for scores in of_seeds)
+
+
+def scored(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> Plan[OfSeeds | None]:
+    """The plan of a method's scores on test rows under each seed; None if it cannot be trained."""
+    rounds = sites.experiment.rounds
+    return scores_of((yield from trained(sites, [TrainingJob(method, seed, rounds, rounds) for seed in seeds])))
+
+
+def at_best_rate(sites: Sites, method: NamedMethod, seeds: Sequence[int]) -> Plan[OfSeeds | None]:
+    """As `scored`, at the local rate that does best on one fold's validation rows."""
+    rounds, seed, local = sites.experiment.rounds, sites.experiment.seeds[0] + FOLD_SEEDS, method.options["local"]
+    rates = (rated_local(local, factor) for factor in RATES)
+    rated = [config.method(method.name, {**method.options, "local": rate}, method.label) for rate in rates]
     tried = yield from trained(sites, [TrainingJob(m, seed, rounds, rounds, 0) for m in rated])
-    best: dict[str, tuple[float, NamedMethod]] = {}
-    for m, result in zip(rated, tried, strict=True):
-        if result.scores is not None:
-            score = result.scores.mean if sites.measure.higher else -result.scores.mean
-            best[m.label] = max(best.get(m.label, (score, m)), (score, m), key=lambda of: of[0])
-    return (yield from _under_seeds(sites, [m for _, m in best.values()], seeds))
+    known = [(t.scores.mean, m) for m, t in zip(rated, tried, strict=True) if t.scores is not None]
+    if not known:
+        return None
+    _, best = (max if sites.measure.higher else min)(known, key=lambda pair: pair[0])
+    return (yield from scored(sites, best, seeds))
