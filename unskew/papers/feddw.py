@@ -206,7 +206,7 @@ class Ratio(NamedTuple):
 
 
 def gradient(draft: Draft) -> None:
-    """The term's gradient over cross-entropy's, by layer, in several rounds."""
+    """The term's gradient over cross-entropy's in the classifier, where alone it has one, in several rounds."""
     curves = {}
     (ground,) = draft.on(draft["on"]).values()
     labels, bound = draft["compare"], draft["bound"]
@@ -216,12 +216,10 @@ def gradient(draft: Draft) -> None:
         history = draft.run(f"after-{at - 1}", ground, {"rounds": at - 1, "eval_every": at - 1}, methods=labels)
         for label in labels:
             term = ClassRelation(ground["methods"][label]["mu"], CLASSIFIER)
-            seeds = [_gradients_of(history, label, term, seed, data, ground["local"]) for seed in ground["seeds"]]
+            seeds = [_gradient_of(history, label, term, seed, data, ground["local"]) for seed in ground["seeds"]]
             for kind in WORDS:
-                values = [getattr(layers[CLASSIFIER], kind) for layers in seeds]
+                values = [getattr(ratio, kind) for ratio in seeds]
                 draft.add(label, f"round {at}", f"gradient_ratio.classifier.{kind}", values)
-            values = [max(r.step for name, r in layers.items() if name != CLASSIFIER) for layers in seeds]
-            draft.add(label, f"round {at}", "gradient_ratio.other_layers.largest", values)
             draft.request.callback.note(f"{label}, round {at}: measured")
     for (i, label), (kind, words) in itertools.product(enumerate(labels), WORDS.items()):
         by_round = [draft.values(label, f"round {at}", f"gradient_ratio.classifier.{kind}") for at in rounds]
@@ -241,21 +239,19 @@ def _bounded(label: str, words: str, by_seed: Sequence[Sequence[float]], bound: 
     return replace(claim, evidence=f"at most {most} % by seed: {claim.evidence}")
 
 
-def _gradients_of(
+def _gradient_of(
     history: History, label: str, term: ClassRelation, seed: int, data: Dataset, local: Mapping[str, Any]
-) -> Mapping[str, Ratio]:
-    """Ratios by parameter, the mean over clients, from the model and the soft labels that a run ended with."""
+) -> Ratio:
+    """The mean ratio over clients, from the model and the soft labels that a run ended with."""
     soft_labels = torch.tensor(last(history.record, label, ClassRelations)[seed].sl)
     ratios = []
     for i, rows in enumerate(reader.part_of(history.folder, "train", seed)[1]):
         network, key = history.model(label, seed=seed), Key(seed) / "gradient" / i
-        ratios.append(gradient_ratios(network, data.x_train[rows], data.y_train[rows], term, soft_labels, local, key))
-    return {
-        name: Ratio(*(statistics.fmean(v) for v in zip(*(r[name] for r in ratios), strict=True))) for name in ratios[0]
-    }
+        ratios.append(gradient_ratio(network, data.x_train[rows], data.y_train[rows], term, soft_labels, local, key))
+    return Ratio(*map(statistics.fmean, zip(*ratios, strict=True)))
 
 
-def gradient_ratios(
+def gradient_ratio(
     network: nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
@@ -263,8 +259,8 @@ def gradient_ratios(
     soft_labels: torch.Tensor,
     local: Mapping[str, Any],
     key: Key,
-) -> dict[str, Ratio]:
-    """The term's gradient over cross-entropy's, by parameter, while the network trains as a client of FedDW does.
+) -> Ratio:
+    """The term's gradient over cross-entropy's in the classifier, while the network trains as a client of FedDW does.
 
     Args:
         network: Trained in place by Adam on the sum of both; the classifier's bias is left out.
@@ -275,24 +271,20 @@ def gradient_ratios(
     """
     named: Params = {name: p for name, p in network.named_parameters() if name != CLASSIFIER.replace("weight", "bias")}
     optimizer = torch.optim.Adam(named.values(), lr=local["lr"])
-    steps: dict[str, list[float]] = {name: [] for name in named}
-    sums = {name: [torch.zeros_like(p), torch.zeros_like(p)] for name, p in named.items()}
+    pulls, plains = [], []
     network.train()
     with key.ambient():
         for _ in range(local["local_epochs"]):
             for rows in torch.split(torch.randperm(len(y)), local["batch_size"]):
-                parameters = list(named.values())
-                plain = torch.autograd.grad(cross_entropy(network(x[rows]), y[rows]), parameters)
-                pull = torch.autograd.grad(
-                    term(named, {"soft_labels": soft_labels}), parameters, materialize_grads=True
-                )
-                for (name, p), g, added in zip(named.items(), plain, pull, strict=True):
-                    p.grad = g + added
-                    steps[name].append(_over(added, g))
-                    sums[name][0] += added
-                    sums[name][1] += g
+                plain = torch.autograd.grad(cross_entropy(network(x[rows]), y[rows]), [*named.values()])
+                (pull,) = torch.autograd.grad(term(named, {"soft_labels": soft_labels}), [named[CLASSIFIER]])
+                for (name, p), g in zip(named.items(), plain, strict=True):
+                    p.grad = g + pull if name == CLASSIFIER else g
+                pulls.append(pull)
+                plains.append(plain[[*named].index(CLASSIFIER)])
                 optimizer.step()
-    return {name: Ratio(statistics.fmean(steps[name]), _over(*sums[name])) for name in named}
+    both = (torch.stack(of).sum(0) for of in (pulls, plains))
+    return Ratio(statistics.fmean(map(_over, pulls, plains)), _over(*both))
 
 
 def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
