@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from unskew.papers import ReproductionRequest, feddif, study
+from unskew.papers import feddif
 from unskew.papers.claims import Row, over_seeds
 from unskew.papers.study import Draft, made
 from unskew.pricing import radio
@@ -12,8 +12,8 @@ from unskew.run.cell import Observer
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
-def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
-    return ReproductionRequest(f"feddif/{name}", "small", folder, SHARED, Observer(), changes)
+def draft_of(name: str, folder: Path, **changes: Any) -> Draft:
+    return Draft.of(f"feddif/{name}", "small", folder, SHARED, Observer(), changes)
 
 
 def test_the_cost_formula_is_the_published_one_but_for_an_erratum() -> None:
@@ -27,7 +27,7 @@ def test_the_cost_formula_is_the_published_one_but_for_an_erratum() -> None:
 
 def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
     """1,600 models to and from ten devices are 80 rounds: 175,554 / 80 = 2194.4 sub-frames in each."""
-    result = made(request("subframes", tmp_path, rounds=1, seeds=[0]), feddif.subframes)
+    result = made(draft_of("subframes", tmp_path, rounds=1, seeds=[0]), feddif.subframes)
     printed = {(r.method, r.metric): r.paper for r in result.rows}
     assert printed["FedAvg", "subframes_per_round"] == 175_554 / 80
     assert printed["FedDif", "diffusion_rounds_per_round"] == 10.24
@@ -37,7 +37,7 @@ def test_p001s_rounds_follow_from_the_models_it_sent(tmp_path: Path) -> None:
 def test_diffusion_rounds_are_counted_for_each_value_and_even_labels_need_fewest(tmp_path: Path) -> None:
     """Ten clients with even labels train each model once and then gain nothing: no more than one diffusion round."""
     changes = {"rounds": 1, "seeds": [0], "sweeps": {"alpha": [0.1, 1.0, 100.0], "epsilon": [0.04]}}
-    found = made(request("diffusion-rounds", tmp_path, **changes), feddif.diffusion_rounds)
+    found = made(draft_of("diffusion-rounds", tmp_path, **changes), feddif.diffusion_rounds)
     rounds = {r.setting: r for r in found.rows}
     assert rounds["alpha 1"].paper == rounds["epsilon 0.04"].paper == 10.24
     assert rounds["alpha 1"].seeds == rounds["epsilon 0.04"].seeds
@@ -57,7 +57,8 @@ def test_feddif_can_spend_less_by_the_formula_and_more_in_bytes(tmp_path: Path) 
     rows += costs("feddif eps1", (50.0, 50.0, 60.0), 20.0)
     spent = (("fedavg", 3), ("feddif eps1", 2))
     rows += [over_seeds(m, "hard", "to_target.subframes", (9.0,) * n) for m, n in spent]
-    draft = Draft(asked := request("accuracy", tmp_path), study.settings(asked), rows)
+    draft = draft_of("accuracy", tmp_path)
+    draft.rows = rows
     draft.judge()
     _, formula, wire, subframes = draft.claims
     assert formula.holds is True

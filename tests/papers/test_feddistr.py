@@ -1,7 +1,6 @@
 """FedDistr's reproductions: what is published, what is counted and claimed, and toy runs of all three."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from toy_prior import toy as toy_prior
 from unskew.data import sources
 from unskew.errors import ConfigError
 from unskew.experiment import config
-from unskew.papers import ReproductionRequest, feddistr, study
+from unskew.papers import feddistr, study
 from unskew.papers.claims import Claim, Row, over_seeds
 from unskew.papers.feddistr import nearest, reaching
 from unskew.papers.result import Result
@@ -63,22 +62,14 @@ def _toy() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def request(
+def draft_of(
     name: str, where: Path, data_dir: Path | None, ground: dict[str, Any] = GROUND, scale: str = "small", **changes: Any
-) -> ReproductionRequest:
+) -> Draft:
     """A reproduction on one ground, called `usps`, with two seeds."""
-    asked = ReproductionRequest(
-        f"feddistr/{name}", scale, where, data_dir, Observer(), {"experiment": {"seeds": list(SEEDS)}}
-    )
-    table = merged(study.settings(asked), changes)
-    return replace(asked, changes={**table, "grounds": {**table["grounds"], "usps": ground}})
-
-
-@pytest.fixture(autouse=True)
-def _changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of these tests has all settings in its changes."""
-    settings = study.settings
-    monkeypatch.setattr(study, "settings", lambda r: dict(r.changes) if "about" in r.changes else settings(r))
+    own = merged({"experiment": {"seeds": list(SEEDS)}}, changes)
+    draft = Draft.of(f"feddistr/{name}", scale, where, data_dir, Observer(), own)
+    draft["grounds"]["usps"] = ground
+    return draft
 
 
 def hundred(root: Path, each: int) -> None:
@@ -90,8 +81,8 @@ def hundred(root: Path, each: int) -> None:
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
-    asked = ReproductionRequest("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
-    ground = Draft.of(asked).on(["photographs"])["photographs"]
+    draft = Draft.of("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
+    ground = draft.on(["photographs"])["photographs"]
     with np.load(ground["task"]["data"].partition(":")[2]) as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
         for brightness, label, domain in zip(fine, drawn["y_train"], drawn["domain_train"], strict=True):
@@ -117,8 +108,8 @@ def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequ
 
 
 def claims(*levels: list[Row]) -> list[Claim]:
-    asked = ReproductionRequest("feddistr/tradeoff", "small", Path(), None, Observer())
-    draft = Draft(asked, study.settings_of(asked.name, asked.scale), [row for of in levels for row in of])
+    draft = Draft.of("feddistr/tradeoff", "small", Path(), None, Observer())
+    draft.rows = [row for of in levels for row in of]
     draft.judge()
     return draft.claims
 
@@ -178,7 +169,7 @@ ROUNDS = 40
 @pytest.mark.usefixtures("_toy")
 def test_fedavg_is_followed_until_it_is_as_good(folder: Path, tmp_path: Path) -> None:
     parts = {"fedavg": {"rounds": ROUNDS}}
-    asked = request("communication", tmp_path, folder, on=["usps"], xi=[0.0, 0.003], parts=parts)
+    asked = draft_of("communication", tmp_path, folder, on=["usps"], xi=[0.0, 0.003], parts=parts)
     result = made(asked, feddistr.overlap)
     found = rows(result)
     for xi in ("0", "0.003"):
@@ -216,7 +207,7 @@ def test_noise_needs_no_accountant_and_is_accounted_for_by_one(
     noised = {"name": "fedavg", "with": [{"name": "dp_sgd", "noise_multiplier": 3.0}]}
     rivals = {"compare": ["noised"], "methods": {"noised": noised}, "rounds": 2}
     others = {"rivals": rivals} if accountant else {}
-    asked = request("privacy", tmp_path, folder, on=["usps"], sigmas=[0.01, 0.5], each=4, **others)
+    asked = draft_of("privacy", tmp_path, folder, on=["usps"], sigmas=[0.01, 0.5], each=4, **others)
     result = made(asked, feddistr.privacy)
     found = rows(result)
     at = "usps, xi 0"

@@ -10,9 +10,9 @@ import torch
 from unskew.algorithms.feddw import ClassRelation
 from unskew.history import load_run
 from unskew.keys import Key
-from unskew.papers import ReproductionRequest, feddw, keep
+from unskew.papers import feddw, keep
 from unskew.papers.result import Result
-from unskew.papers.study import compared, made, merged, published
+from unskew.papers.study import Draft, compared, made, merged, published
 from unskew.run.cell import Observer
 
 TABLE1, TABLE4 = published("feddw-table1"), published("feddw-table4")
@@ -46,11 +46,9 @@ TOY: dict[str, dict[str, Any]] = {
 """Every data set is three hundred digits of 8x8, and a round or two are enough."""
 
 
-def request(name: str, folder: Path, **changes: Any) -> ReproductionRequest:
+def draft_of(name: str, folder: Path, **changes: Any) -> Draft:
     grounds = {"grounds": {name: GROUND for name in NAMES}}
-    return ReproductionRequest(
-        f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes)
-    )
+    return Draft.of(f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes))
 
 
 SETTINGS = ("practical", "pathological")
@@ -62,7 +60,7 @@ def by(result: Result) -> dict[tuple[str, str, str], Any]:
 
 # ---------------------------------------------------------------- the reproductions at toy size
 def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tmp_path: Path) -> None:
-    result = made(request("table1", tmp_path), feddw.table1)
+    result = made(draft_of("table1", tmp_path), feddw.table1)
     rows = by(result)
     g, p, pg = "global.accuracy", "personal.accuracy.mean", "personal_on_global.accuracy.mean"
     for (method, setting, metric), row in rows.items():
@@ -86,7 +84,7 @@ def test_table_1_names_every_accuracy_and_puts_the_papers_beside_its_own_kind(tm
 
 @pytest.mark.usefixtures("drawn")
 def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) -> None:
-    result = made(request("compatibility", tmp_path), compared)
+    result = made(draft_of("compatibility", tmp_path), compared)
     rows, own, there = by(result), "cifar10, pathological", "cifar100, pathological"
     claims = {c.text: c for c in result.claims}
     for method, printed in TABLE4.items():
@@ -107,7 +105,7 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
 def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """The reproduction of distances, run once, and its folder."""
     folder = tmp_path_factory.mktemp("consistency")
-    return made(request("consistency", folder), feddw.consistency), folder
+    return made(draft_of("consistency", folder), feddw.consistency), folder
 
 
 @pytest.mark.slow
@@ -136,7 +134,7 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
 
 
 def test_scaling_keeps_the_papers_columns_apart(tmp_path: Path) -> None:
-    result = made(request("scale", tmp_path), feddw.scale)
+    result = made(draft_of("scale", tmp_path), feddw.scale)
     papers = {
         (r.method, r.setting.split(": ")[0]): r.paper
         for r in result.rows
@@ -165,7 +163,7 @@ def too_fast(label: str) -> dict[str, Any]:
 
 def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     changes = {"compare": ["fedavg", "moon", "feddw"], "grounds": {"cifar10": {"rounds": 2}}}  # three points of a curve
-    result = made(request("table1", tmp_path, experiment=too_fast("moon"), **changes), feddw.table1)
+    result = made(draft_of("table1", tmp_path, experiment=too_fast("moon"), **changes), feddw.table1)
     lost = [r for r in result.rows if r.method == "moon"]
     assert [(r.setting, r.metric, r.paper, r.ours, r.std, r.seeds, r.note) for r in lost] == [
         (f"cifar10, {s}", "global.accuracy", TABLE1["moon"][f"cifar10, {s}"] / 100, None, None, (), DIVERGED)
@@ -183,7 +181,7 @@ def test_a_method_that_diverges_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
 
 def test_where_feddw_itself_diverges_there_is_no_average(tmp_path: Path) -> None:
     changes = {"experiment": too_fast("feddw"), "compare": ["fedavg", "feddw"], "on": ["cifar10, pathological"]}
-    assert made(request("table1", tmp_path, **changes), feddw.table1).claims[-1].evidence == "no interval"
+    assert made(draft_of("table1", tmp_path, **changes), feddw.table1).claims[-1].evidence == "no interval"
 
 
 # ---------------------------------------------------------------- overhead
@@ -202,7 +200,7 @@ def test_an_overhead_is_held_against_its_bar(
     rows.append(_measured("resnet18/b128", "perfedavg", 1.9))
     rows += [_measured("mlp/b128", who, 1.0) for who in ("fedavg", "fedavg again", "soft labels", "feddw")]
     monkeypatch.setattr(feddw, "measure", lambda turns, say: rows)
-    result = made(request("overhead", tmp_path), feddw.overhead)
+    result = made(draft_of("overhead", tmp_path), feddw.overhead)
     (claim,) = result.claims
     assert claim.holds is verdict
     assert f"median {ratio:.3f}, middle half [{ratio - 0.01:.3f}, {ratio + 0.01:.3f}]" in claim.evidence
@@ -214,7 +212,7 @@ def test_an_overhead_is_held_against_its_bar(
 
 # ---------------------------------------------------------------- the term's gradient
 def test_the_terms_gradient_grows_with_mu(tmp_path: Path) -> None:
-    result = made(request("gradient", tmp_path, rounds_before=[1], experiment={"seeds": [0]}), feddw.gradient)
+    result = made(draft_of("gradient", tmp_path, rounds_before=[1], experiment={"seeds": [0]}), feddw.gradient)
     ratios = {(r.method, r.metric.removeprefix("gradient_ratio.")): r.ours for r in result.rows}
     assert {r.setting for r in result.rows} == {"round 2"}
     assert len(ratios) == len(result.rows) == 2 * 2

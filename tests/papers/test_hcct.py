@@ -13,7 +13,7 @@ from unskew.data import sources
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError
 from unskew.keys import Key
-from unskew.papers import ReproductionRequest, hcct, study
+from unskew.papers import hcct, study
 from unskew.papers.hcct import domains, shards, thirds
 from unskew.papers.result import Result, pivot
 from unskew.papers.study import Draft
@@ -27,7 +27,7 @@ def test_patterns_are_compared_where_the_published_errors_are_apart() -> None:
 
     Client 3: 27.30 and 31.32 are 4.02 apart, their spreads 1.85 and 1.53 together 3.38; (1,2) leaves it alone.
     """
-    methods = Draft.of(request("table2", Path()))["experiment"]["methods"]
+    methods = draft_of("table2", Path())["experiment"]["methods"]
     patterns = {label: of["groups"] for label, of in methods.items()}
     one, two, three = (hcct.published_order(client, patterns) for client in range(3))
     chain = ["Partial (1,2)", "Independent", "Global", "Partial (1,3)"]
@@ -109,8 +109,8 @@ RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "h
 
 
 # ---------------------------------------------------------------- toy runs
-def request(name: str, folder: Path, scale: str = "small", **changes: Any) -> ReproductionRequest:
-    return ReproductionRequest(f"hcct/{name}", scale, folder, None, Observer(), changes)
+def draft_of(name: str, folder: Path, scale: str = "small", **changes: Any) -> Draft:
+    return Draft.of(f"hcct/{name}", scale, folder, None, Observer(), changes)
 
 
 def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -123,14 +123,11 @@ def reproduce(
     name: str, folder: Path, tasks: dict[str, Any], methods: dict[str, Any] | None = None, **changes: Any
 ) -> Result:
     """The reproduction with two seeds, on these grounds alone, whose settings replace their own, as methods do."""
-    asked = request(name, folder, seeds=[0, 1], **{"on": list(tasks), **changes})
-    table = study.settings(asked)
-    table["grounds"] = {task: {**table["grounds"][task], **own} for task, own in tasks.items()}
+    draft = draft_of(name, folder, seeds=[0, 1], **{"on": list(tasks), **changes})
+    draft.settings["grounds"] = {task: {**draft["grounds"][task], **own} for task, own in tasks.items()}
     if methods is not None:
-        table["experiment"] = {**table["experiment"], "methods": methods}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "settings", lambda _: table)
-        return study.made(asked, papers.REPRODUCTIONS.resolve(asked.name))
+        draft["experiment"]["methods"] = methods
+    return study.made(draft, papers.REPRODUCTIONS.resolve(draft.name))
 
 
 @pytest.mark.slow

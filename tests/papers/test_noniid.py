@@ -1,13 +1,12 @@
 """Every method at its defaults: who ends below FedAvg."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unskew.papers import Result, noniid
-from unskew.papers.study import Draft, ReproductionRequest, made
+from unskew.papers.study import Draft, made
 from unskew.run.cell import Observer
 
 
@@ -17,8 +16,8 @@ def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
     assert {"fedavg", "ditto", "scaffold"} <= {*noniid.tried()}
     monkeypatch.setattr(noniid, "tried", lambda: ["fedavg", "ditto", "hcct"])
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1]}
-    request = ReproductionRequest("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
-    result = made(request, noniid.defaults)
+    draft = Draft.of("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
+    result = made(draft, noniid.defaults)
     assert {r.method for r in result.rows} == {*noniid.tried(), "independent", "centralised"}
     gains = {r.method: r for r in result.rows if r.metric.endswith("minus_fedavg")}
     own = {r.method: r for r in result.rows if r.metric == noniid.OWN}
@@ -28,7 +27,8 @@ def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
     (claim,) = result.claims
     assert claim.text.startswith("no method ends below FedAvg")
     assert claim.evidence.endswith("; the smallest of 2")
-    assert Draft.of(replace(request, name="noniid/defaults"))["experiment"]["split"]["alpha"] == 0.1
+    even = Draft.of("noniid/defaults", "small", tmp_path, None, Observer())
+    assert even["experiment"]["split"]["alpha"] == 0.1
 
 
 def with_rows(rows: dict[tuple[str, str], list[float]], monkeypatch: pytest.MonkeyPatch, name: str) -> Result:
@@ -41,8 +41,8 @@ def with_rows(rows: dict[tuple[str, str], list[float]], monkeypatch: pytest.Monk
 
     monkeypatch.setattr(noniid, "_tuned", tuned)
     changes = {"compare": list(dict.fromkeys(method for method, _ in rows))}
-    request = ReproductionRequest(f"noniid/{name}", "small", Path(), None, Observer(), changes)
-    return made(request, noniid.ranked if name.startswith("all") else noniid.tuned)
+    draft = Draft.of(f"noniid/{name}", "small", Path(), None, Observer(), changes)
+    return made(draft, noniid.ranked if name.startswith("all") else noniid.tuned)
 
 
 def test_a_tuned_method_is_above_fedavg_if_it_stands_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monk
     monkeypatch.setattr(noniid, "tried", lambda: ["fedavg", "ditto"])
     quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
     changes = {"trials": 2, "fresh_seeds": [1, 2], "experiment": quick}
-    result = made(ReproductionRequest("noniid/all_digits", "small", tmp_path, None, Observer(), changes), noniid.ranked)
+    result = made(Draft.of("noniid/all_digits", "small", tmp_path, None, Observer(), changes), noniid.ranked)
     assert result.seeds == (1, 2)
     assert {r.method: sum(r.seeds) for r in result.rows if r.metric == "rank"}.keys() == {"fedavg", "ditto"}
     assert [c.text for c in result.claims] == ["tuned, no method ends below fedavg on clients' own test examples"]

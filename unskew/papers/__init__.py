@@ -11,7 +11,7 @@ from unskew.errors import ConfigError
 from unskew.experiment import config
 from unskew.papers.result import Result
 from unskew.papers.result import keep as keep_result
-from unskew.papers.study import FOLDER, SCALES, Draft, ReproductionRequest, layers_of, made, merged
+from unskew.papers.study import FOLDER, SCALES, Draft, layers_of, made, merged
 from unskew.registry import Registry
 from unskew.run.cell import Observer
 
@@ -69,7 +69,7 @@ def reproduce(
     make: Callable[[Draft], object] = REPRODUCTIONS.resolve(name)
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    return made(ReproductionRequest(name, scale, folder, data_dir, callback, changes or {}), make)
+    return made(Draft.of(name, scale, folder, data_dir, callback, changes), make)
 
 
 def keep(result: Result, root: Path) -> Path:
@@ -81,4 +81,4 @@ def keep(result: Result, root: Path) -> Path:
     return folder
 
 
-__all__ = ["REPRODUCTIONS", "TABLE", "Draft", "ReproductionRequest", "Result", "keep", "reproduce"]
+__all__ = ["REPRODUCTIONS", "TABLE", "Draft", "Result", "keep", "reproduce"]

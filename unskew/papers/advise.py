@@ -145,7 +145,7 @@ def ask(draft: Draft, recipe: str, seed: int) -> tuple[dict[str, float], float]:
         )
         for rows in (test, more)
     )  # fmt: skip
-    folder, sites = draft.request.folder / f"{recipe}-{seed}", sites_of(*true)
+    folder, sites = draft.folder / f"{recipe}-{seed}", sites_of(*true)
     advice = advise_experiment(
         experiment, inputs=inputs, fresh_seeds=draft["final_seeds"], folds=draft["folds"], folder=folder
     )
@@ -171,7 +171,7 @@ def situations(draft: Draft) -> None:
     over = []
     for seed, recipe in itertools.product(draft["seeds"], RECIPES):
         answer, above = ask(draft, recipe, seed)
-        draft.request.callback.note(f"{recipe} {seed}: {answer}")
+        draft.callback.note(f"{recipe} {seed}: {answer}")
         shown[recipe].append(answer)
         over.append(above)
     for recipe, answers in shown.items():
@@ -193,12 +193,12 @@ def situations(draft: Draft) -> None:
 def natural(draft: Draft) -> None:
     """Ask for advice on five natural suites (resumed if interrupted), and compare it with a full comparison."""
     for name, table in draft.on(draft["grounds"]).items():
-        without, folder = table.pop("without", ()), draft.request.folder / name
+        without, folder = table.pop("without", ()), draft.folder / name
         compared = draft.experiment(name, table, methods=[m for m in table["methods"] if m not in without])
         # Advice gets FedAvg alone: what races is its own choice.
         asked = draft.experiment(name, table, methods=["FedAvg"])
         advice = advise_experiment(
-            asked, note=draft.request.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
+            asked, note=draft.callback.note, fresh_seeds=draft["final_seeds"], folds=draft["folds"],
             folder=folder,
         )  # fmt: skip
         sites, check, label = advice.sites, advice.check, advice.method.label

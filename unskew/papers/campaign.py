@@ -50,7 +50,7 @@ from unskew.files import from_toml, write_atomically
 from unskew.papers import TABLE, study
 from unskew.papers.claims import Claim, Comparison, Row, over_seeds
 from unskew.papers.result import Result
-from unskew.papers.study import Draft, ReproductionRequest, Settings
+from unskew.papers.study import Draft, Settings
 from unskew.run.cell import Observer
 from unskew.run.metrics import LAST_FIFTH
 
@@ -126,7 +126,7 @@ def planned(entry: Entry, settings: Settings) -> Iterator[Planned]:
     Raises:
         ConfigError: If an arm is impossible.
     """
-    draft = Draft(ReproductionRequest(entry.of, entry.scale, Path(), None, Observer()), settings)
+    draft = Draft(entry.of, entry.scale, Path(), None, Observer(), settings)
     arms: dict[Row, QueuedCell] = {}
     for name, table in draft.tables(entry.on or settings.get("on", [""])).items():
         labels = table.pop("compare", settings.get("compare")) or [*table["methods"]]
@@ -176,7 +176,7 @@ class CampaignWork(RunWork):
     def train(self, asked: Mapping[str, Any]) -> Any:
         """Run an arm; its card as JSON."""
         os.chdir(self.cwd)
-        draft = Draft(ReproductionRequest(asked["paper"], asked["scale"], self.root, self.data_dir, self.callback), {})
+        draft = Draft(asked["paper"], asked["scale"], self.root, self.data_dir, self.callback, {})
         # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
         runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
         here = {"draw": asked["draw"], "seeds": [asked["seed"]], "runtime": runtime}
@@ -186,7 +186,7 @@ class CampaignWork(RunWork):
             seconds=history.summary["seconds"] or time.monotonic() - draft.began,  # a diverged run has no summary
             values={r["metric"]: v for r in history.summary["rows"] for v in r["seeds"] if math.isfinite(v)},
             diverged="".join(f"seed {row['seed']}: {row['reason']}" for row in history.diverged),
-            about=(*(f"Run on {ran}." for ran in draft.ran), *draft.request.notes),
+            about=(*(f"Run on {ran}." for ran in draft.ran), *draft.notes),
         )
         return asdict(card)
 

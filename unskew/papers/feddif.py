@@ -75,7 +75,7 @@ def iterations(draft: Draft) -> None:
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
         values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
         draft.add(label, setting, metric, values, printed)
-        draft.request.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
+        draft.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
         rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
         values = iterations_of(draft, rule, labels, rounds // 5, channel)
         draft.add(f"FedDif {level}, paper", setting, metric, values)
@@ -110,7 +110,7 @@ def subframes(draft: Draft) -> None:
         draft.add(name, where, "subframes_per_round", subframes, per_round if name == "FedAvg" else None)
         if name != "FedAvg":
             draft.add(name, where, "diffusion_rounds_per_round", hops, paper.get(name, {}).get("diffusion rounds"))
-        draft.request.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
+        draft.callback.note(f"{name}: {np.mean(subframes):.0f} sub-frames per round")
 
 
 # ---------------------------------------------------------------- diffusion rounds (P001, Figs. 3 to 5)
@@ -134,7 +134,7 @@ def diffusion_rounds(draft: Draft) -> None:
 def accuracy(draft: Draft) -> None:
     """Accuracy of FedDif at three thresholds and of its rivals, and their cost until FedAvg's peak."""
     left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compare"]]
-    draft.request.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
+    draft.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
     for where, history in compared(draft).items():
         draft.rows += cost_rows(history, where)
 

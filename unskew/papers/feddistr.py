@@ -134,7 +134,7 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
                 # Of an ensemble nothing but the models has to travel: the voting is done at the server.
                 sent["ensemble"] = [[b] for b in final(history, m, "bytes.up")]
             if m == "alone":
-                data = sources.load(ground["task"]["data"], draft.request.data_dir)
+                data = sources.load(ground["task"]["data"], draft.data_dir)
                 errors["ensemble"] = {1: [voted(history, m, data, seed) for seed in ground["seeds"]]}
                 errors[m] = {1: [1.0 - a for a in final(history, m, CLIENTS_ACCURACY)]}
             elif final(history, m, CLIENTS_ACCURACY):
@@ -211,7 +211,7 @@ def privacy(draft: Draft) -> None:
     _add_copies(draft, infos, table, where)
     add_realised(draft, history, where)
     if not any(r.metric == "epsilon" for r in draft.rows):
-        draft.request.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
+        draft.notes.append("Epsilon needs the extra [dp], which is not installed here: sigma stands alone.")
     if "rivals" in draft.settings:
         _beside_rivals(draft, table, where)
 
@@ -241,7 +241,7 @@ def _add_copies(
     info has only coordinates of the embeddings, because there are many, nothing can be generated.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = sources.load(ground["task"]["data"], draft.request.data_dir)
+    data = sources.load(ground["task"]["data"], draft.data_dir)
     prior = ground["methods"]["feddistr"].get("prior", priors.BUILT_IN)
     maker = imagery.of(prior, device, data.input_shape, data.inputs.levels)
     private, closest = as_tensor(data.x_train), dict[str, list[float]]()

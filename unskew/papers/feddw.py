@@ -90,7 +90,7 @@ def consistency(draft: Draft) -> None:
             values = [r for pair in class_norms(*panel) if (r := report.correlation(*pair)) is not None]
             draft.add(panel[1], [*runs][-1], "norm_share_correlation", values)
     ground = draft.with_data(draft.tables(["cifar10"])["cifar10"])
-    data = sources.load(ground["task"]["data"], draft.request.data_dir)
+    data = sources.load(ground["task"]["data"], draft.data_dir)
     draft.figures += consistency_figures(data, panels, ground["seeds"][0]) if panels else []
 
 
@@ -210,7 +210,7 @@ def gradient(draft: Draft) -> None:
     curves = {}
     (ground,) = draft.on(draft["on"]).values()
     labels, bound = draft["compare"], draft["bound"]
-    data = sources.load(ground["task"]["data"], draft.request.data_dir)
+    data = sources.load(ground["task"]["data"], draft.data_dir)
     rounds = [done + 1 for done in draft["rounds_before"]]
     for at in rounds:
         history = draft.run(f"after-{at - 1}", ground, {"rounds": at - 1, "eval_every": at - 1}, methods=labels)
@@ -220,7 +220,7 @@ def gradient(draft: Draft) -> None:
             for kind in WORDS:
                 values = [getattr(ratio, kind) for ratio in seeds]
                 draft.add(label, f"round {at}", f"gradient_ratio.classifier.{kind}", values)
-            draft.request.callback.note(f"{label}, round {at}: measured")
+            draft.callback.note(f"{label}, round {at}: measured")
     for (i, label), (kind, words) in itertools.product(enumerate(labels), WORDS.items()):
         by_round = [draft.values(label, f"round {at}", f"gradient_ratio.classifier.{kind}") for at in rounds]
         curves[f"{label}, {words}"] = curve(rounds, [[math.log10(r) for r in of] for of in by_round], len(by_round[0]))
@@ -294,7 +294,7 @@ def _over(term: torch.Tensor, plain: torch.Tensor) -> float:
 # ---------------------------------------------------------------- Table III
 def overhead(draft: Draft) -> None:
     """CPU time of a client's local epoch under each method, relative to FedAvg (from `unskew bench feddw`)."""
-    by = {(r["case"], r["contender"]): r for r in measure(draft["turns"], say=draft.request.callback.note)}
+    by = {(r["case"], r["contender"]): r for r in measure(draft["turns"], say=draft.callback.note)}
     ms = {method: cells["ms"] for method, cells in TABLE3.items()}
     for case in dict.fromkeys(case for case, _ in by):
         paper = {m: t / ms["fedavg"] for m, t in ms.items()} if case.startswith("resnet18") else {}

@@ -162,20 +162,20 @@ def divided(draft: Draft) -> dict[str, Settings]:
 
     Runs that are `apart` have draws of their own.
     """
-    out, folder = {}, draft.request.folder.resolve() / "data"
+    out, folder = {}, draft.folder.resolve() / "data"
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in draft.on(draft["on"]).items():
         ground, _, setting = name.partition(", ")
         where, how, groups = setting or ground, dict(table.pop("divide")), table.pop("groups", None)
-        data, divide = sources.load(table["task"]["data"], draft.request.data_dir), DIVISIONS[how.pop("by")]
+        data, divide = sources.load(table["task"]["data"], draft.data_dir), DIVISIONS[how.pop("by")]
         if groups is not None:
-            arrays = in_groups(data, key=Key(0) / draft.request.name / name, **groups)
+            arrays = in_groups(data, key=Key(0) / draft.name / name, **groups)
             table["task"] |= write_npz(folder / f"{ground}.npz", arrays)
             data = sources.load(table["task"]["data"])
         for seed in table.setdefault("seeds", draft["seeds"]):
-            root = Key(seed) / draft.request.name
+            root = Key(seed) / draft.name
             clients = divide(data, root / where if draft.settings.get("apart") else root, **how)
-            fed = FederatedData(data, ClientIndices.of(clients), {"name": draft.request.name}, seed)
+            fed = FederatedData(data, ClientIndices.of(clients), {"name": draft.name}, seed)
             write_atomically(folder / f"{where}-{seed}.json", json.dumps(to_manifest(fed)))
         out[where] = {**table, "split": {"name": "manifest", "path": f"{folder}/{where}-{{seed}}.json"}}
     return out

@@ -23,7 +23,7 @@ from unskew.decide.sites import sites_of
 from unskew.history import History
 from unskew.keys import Key
 from unskew.papers.claims import Claim
-from unskew.papers.study import Draft, ReproductionRequest, merged, published, rows_of, write_npz
+from unskew.papers.study import Draft, merged, published, rows_of, write_npz
 from unskew.report.stats import welch
 
 SEEDS = (42, 43, 44, 45, 46)
@@ -43,7 +43,7 @@ def named(draft: Draft, sites: Sequence[BySeed]) -> dict[str, BySeed]:
 
 def flamby(draft: Draft) -> dict[str, dict[str, BySeed]]:
     """FLamby's results by method, as `named`; "alone" is each site's own "Local" model on its own test set."""
-    sites, table = draft["sites"], published(draft.request.name.replace("/", "-flamby-"))
+    sites, table = draft["sites"], published(draft.name.replace("/", "-flamby-"))
     tests = [[f"client {k} seed {s}" for s in SEEDS] for k in range(len(sites))]
     values = {m: [[row[column] for column in test] for test in tests] for m, row in table.items()}
     local = [values.pop(f"Local {k}") for k in range(len(sites))]
@@ -153,20 +153,19 @@ def pretrain(x: torch.Tensor, y: torch.Tensor, file: Path) -> None:
     torch.save(network.state_dict(), file)
 
 
-def films(request: ReproductionRequest, number: int, public: int) -> dict[str, Any]:
-    """Task settings for IMDB by film: `number` drawn films are clients, and a reader is pretrained on `public` other
-    reviews.
+def films(draft: Draft) -> dict[str, Any]:
+    """Task settings for IMDB by film: of so many films each is a client, and a reader is pretrained on other reviews.
 
     The vocabulary is that of the public reviews; test rows are reviews of films that no client has.
     """
-    root = Path(request.data_dir or os.environ.get("UNSKEW_DATA", "data"))
+    root = Path(draft.data_dir or os.environ.get("UNSKEW_DATA", "data"))
     with lzma.open(root / "imdb" / "imdb.json.xz", "rt", encoding="utf8") as f:
         book = json.load(f)
     film, y = np.array(book["film_train"]), np.array(book["y_train"])
     names, counts = np.unique(film, return_counts=True)
     large = names[counts >= FILM]
-    chosen = np.sort((Key(0) / "films").numpy().choice(large, number, replace=False))
-    own, others = np.flatnonzero(np.isin(film, chosen)), np.flatnonzero(~np.isin(film, large))[:public]
+    chosen = np.sort((Key(0) / "films").numpy().choice(large, draft["films"], replace=False))
+    own, others = np.flatnonzero(np.isin(film, chosen)), np.flatnonzero(~np.isin(film, large))[: draft["public"]]
     ids = vocabulary([book["x_train"][i] for i in others], WORDS)
     x, known = (tokens([book["x_train"][i] for i in rows], ids, TOKENS) for rows in (own, others))
     arrays = {
@@ -174,8 +173,8 @@ def films(request: ReproductionRequest, number: int, public: int) -> dict[str, A
         "clients": np.array([f"tt{name:07d}" for name in chosen]), "classes": np.array(["negative", "positive"]),
         "x_test": tokens(book["x_test"][:1000], ids, TOKENS).numpy(), "y_test": np.array(book["y_test"][:1000]),
     }  # fmt: skip
-    task = write_npz(request.folder / "data" / "films.npz", arrays)
-    weights = request.folder / "data" / "reader.pt"
+    task = write_npz(draft.folder / "data" / "films.npz", arrays)
+    weights = draft.folder / "data" / "reader.pt"
     if not weights.is_file():
         pretrain(known, torch.from_numpy(y[others]), weights)
     return {"task": {**task, "model": f"{__name__}:FilmReader", "model_options": {"weights": str(weights)}}}
@@ -183,7 +182,7 @@ def films(request: ReproductionRequest, number: int, public: int) -> dict[str, A
 
 def imdb_films(draft: Draft) -> None:
     """Federated training of all weights, of adapters, and of one half of the adapters."""
-    base = merged(draft["experiment"], films(draft.request, draft["films"], draft["public"]))
+    base = merged(draft["experiment"], films(draft))
     runs = [draft.run(part, base, draft[part]) for part in ("whole", "adapters", "alone")]
     for history in runs:
         draft.rows += rows_of(history, draft["metrics"])

@@ -108,7 +108,7 @@ def tuned(draft: Draft) -> None:
 def _tuned(draft: Draft, methods: Sequence[str]) -> Sequence[Searched]:
     """Tune the methods at equal budgets, and add the run that follows from it: the same clients under fresh seeds."""
     asked = draft.experiment("compared", {**draft.ground(), "methods": {m: {} for m in methods}})
-    folder, note = draft.request.folder / "tuning", draft.request.callback.note
+    folder, note = draft.folder / "tuning", draft.callback.note
     searches = tune_experiment(asked, folder, Budget(draft["trials"]), 1, note).searches
     follows = config.parse({**config.read(folder / EXPERIMENT), "seeds": draft["fresh_seeds"]})
     history = draft.complete(follows, "compared")

@@ -70,29 +70,6 @@ RAND = "adjusted Rand"
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class ReproductionRequest:
-    """A request to run a reproduction.
-
-    Attributes:
-        name: PAPER/REPRODUCTION.
-        scale: small or paper.
-        folder: Folder for runs and drawn examples.
-        data_dir: Folder of named data sets.
-        callback: Observer of every run.
-        changes: Settings laid over all others.
-        notes: Notes for the result's page, on data that differ from the paper's; `load` adds to them.
-    """
-
-    name: str
-    scale: str
-    folder: Path
-    data_dir: Path | None
-    callback: Observer
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
 # ---------------------------------------------------------------- published numbers and settings
 def published(table: str) -> dict[str, dict[str, float]]:
     """The numbers of tables/TABLE.csv by row and column, as printed; empty entries are left out."""
@@ -141,11 +118,6 @@ def settings_of(name: str, scale: str) -> Settings:
     return settings_in(config.read_toml(path) if path.exists() else {}, reproduction, scale)
 
 
-def settings(request: ReproductionRequest) -> Settings:
-    """All settings of a reproduction at its size, with the request's changes."""
-    return merged(settings_of(request.name, request.scale), request.changes)
-
-
 # ---------------------------------------------------------------- data
 SIZES = {
     "mnist": (60_000, 10_000),
@@ -161,16 +133,16 @@ ENOUGH = 0.99
 """Smallest share of them that a result at the paper's size may be made with."""
 
 
-def load(request: ReproductionRequest, source: str) -> Dataset:
+def load(draft: "Draft", source: str) -> Dataset:
     """Load a data set; at the paper's size it must be complete, or lack so little that the result's page says so.
 
     Raises:
         DataError: If more than a hundredth of it is missing.
     """
-    data = sources.load(source, request.data_dir)
+    data = sources.load(source, draft.data_dir)
     published = SIZES.get(source)
     counts = (len(data.y_train), len(data.y_test))
-    if request.scale != "paper" or published is None or counts == published:
+    if draft.scale != "paper" or published is None or counts == published:
         return data
     have, all_ = (f"{train:,} training and {test:,} test examples" for train, test in (counts, published))
     if any(n < ENOUGH * size for n, size in zip(counts, published, strict=True)):
@@ -179,8 +151,8 @@ def load(request: ReproductionRequest, source: str) -> Dataset:
             "use --scale small"
         )
     note = f"{source} has {have} here, of {all_}."
-    if note not in request.notes:
-        request.notes.append(note)
+    if note not in draft.notes:
+        draft.notes.append(note)
     return data
 
 
@@ -193,11 +165,11 @@ def write_npz(file: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
     return {"data": f"npz:{file.resolve()}"}
 
 
-def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
+def drawn(draft: "Draft", source: str, draw: Mapping[str, Any] | None) -> dict[str, str]:
     """Task settings for a source's examples: the source itself, or a random part of it in a file of its own.
 
     Args:
-        request: Its folder holds the file; the paper's name and the source's key the draw.
+        draft: Its folder holds the file; the paper's name and the source's key the draw.
         source: The name of a data set.
         draw: `train` and `test` are the numbers of examples drawn, by default all; `subclasses` takes those of some
             classes alone (`superclasses`).  With either of `pixels` and `subclasses` images stay as they were read, on
@@ -208,21 +180,21 @@ def drawn(request: ReproductionRequest, source: str, draw: Mapping[str, Any] | N
     """
     if draw is None:
         if source in SIZES:
-            load(request, source)
+            load(draft, source)
         elif source in NAMED:
-            arrays_of(source, request.data_dir)
-        folder = {} if request.data_dir is None else {"data_dir": str(Path(request.data_dir).resolve())}
+            arrays_of(source, draft.data_dir)
+        folder = {} if draft.data_dir is None else {"data_dir": str(Path(draft.data_dir).resolve())}
         return {"data": source, **folder}
-    paper = request.name.partition("/")[0]
+    paper = draft.name.partition("/")[0]
     digest = hashlib.sha256(json.dumps([paper, draw], sort_keys=True).encode()).hexdigest()
-    file = request.folder / "data" / f"{source}-{digest[:8]}.npz"
+    file = draft.folder / "data" / f"{source}-{digest[:8]}.npz"
     if draw.get("plain"):
-        return write_npz(file, arrays_of(source, request.data_dir))
-    data = load(request, source)
+        return write_npz(file, arrays_of(source, draft.data_dir))
+    data = load(draft, source)
     if "subclasses" in draw:
-        return write_npz(file, superclasses(arrays_of(source, request.data_dir), draw["subclasses"]))
+        return write_npz(file, superclasses(arrays_of(source, draft.data_dir), draw["subclasses"]))
     key = Key(0) / paper / source
-    as_read = arrays_of(source, request.data_dir) if draw.get("pixels") else {}
+    as_read = arrays_of(source, draft.data_dir) if draw.get("pixels") else {}
     arrays: dict[str, Any] = {}
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
         rows = torch.randperm(len(y), generator=(key / part).generator())[: draw.get(part)]
@@ -245,10 +217,25 @@ def superclasses(arrays: Mapping[str, Any], subclasses: Sequence[Sequence[int]])
 # ---------------------------------------------------------------- a reproduction
 @dataclass(eq=False)
 class Draft:
-    """A reproduction in progress: its settings at its size, and its results so far."""
+    """A reproduction in progress: what is asked for, and its results so far.
 
-    request: ReproductionRequest
+    Attributes:
+        name: PAPER/REPRODUCTION.
+        scale: small or paper.
+        folder: Folder for runs and drawn examples.
+        data_dir: Folder of named data sets.
+        callback: Observer of every run.
+        settings: All its settings at its size.
+        notes: Notes for its page, on data that differ from the paper's.
+    """
+
+    name: str
+    scale: str
+    folder: Path
+    data_dir: Path | None
+    callback: Observer
     settings: Settings
+    notes: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     curves: Mapping[str, Curve] = field(default_factory=dict)
@@ -261,9 +248,17 @@ class Draft:
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, request: ReproductionRequest, about: str = "") -> Self:
-        """Start the reproduction asked for; `about` is for one that no file of ours describes."""
-        return cls(request, {"about": about, **settings(request)})
+    def of(
+        cls,
+        name: str,
+        scale: str,
+        folder: Path,
+        data_dir: Path | None,
+        callback: Observer,
+        changes: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Start a reproduction, with changes laid over its settings."""
+        return cls(name, scale, folder, data_dir, callback, merged(settings_of(name, scale), changes or {}))
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -282,7 +277,7 @@ class Draft:
         """The settings of a run with its examples drawn."""
         asked = table["task"]["data"], table.pop("draw", None)
         if (key := json.dumps(asked, sort_keys=True)) not in self.drawn:
-            self.drawn[key] = drawn(self.request, *asked)
+            self.drawn[key] = drawn(self, *asked)
         return merged(table, {"task": self.drawn[key]})
 
     def ground(self) -> Settings:
@@ -304,7 +299,7 @@ class Draft:
                 missing[name.partition(", ")[0]] = error
         if missing and not out:
             raise next(iter(missing.values()))
-        self.request.notes.extend(f"Not run on {k}: {str(e).partition(';')[0]}." for k, e in missing.items())
+        self.notes.extend(f"Not run on {k}: {str(e).partition(';')[0]}." for k, e in missing.items())
         return out
 
     def experiment(
@@ -312,7 +307,7 @@ class Draft:
     ) -> config.Experiment:
         """The experiment of merged layers of settings, with these methods, named after the run's folder."""
         table = merged(*layers)
-        name = f"{self.request.name.replace('/', '-')}-{folder}"
+        name = f"{self.name.replace('/', '-')}-{folder}"
         every = table["methods"]
         listed = [{"name": label, **every[label], "label": label} for label in methods or every]
         return config.parse({**table, "methods": listed, "name": name}, name)
@@ -330,9 +325,9 @@ class Draft:
 
     def complete(self, experiment: config.Experiment, folder: str) -> History:
         """The experiment's run, as from `run`; its seeds and seconds are added, and the page says what was run."""
-        place = self.request.folder / folder
+        place = self.folder / folder
         with contextlib.suppress(DivergedError):
-            complete(experiment, place, self.request.callback)
+            complete(experiment, place, self.callback)
         history = load_run(place, unfinished=True)
         lost = {row["method"] for row in history.diverged}
         kept = [row for row in history.summary["rows"] if row["method"] not in lost]
@@ -399,10 +394,10 @@ class Draft:
         """The final result; in `about` and `axes` settings in braces are filled in."""
         x, y = self.settings.get("axes", Result.axes)
         ran = f"Run on {'; '.join(self.ran)}." if self.ran else ""
-        about = " ".join((self["about"].format(scale=self.request.scale, **self.settings), ran, *self.request.notes))
+        about = " ".join((self["about"].format(scale=self.scale, **self.settings), ran, *self.notes))
         return Result(
-            name=self.request.name,
-            scale=self.request.scale,
+            name=self.name,
+            scale=self.scale,
             seconds=self.seconds or time.monotonic() - self.began,
             rows=tuple(self.rows),
             claims=tuple(self.claims),
@@ -414,9 +409,9 @@ class Draft:
         )
 
 
-def made(request: ReproductionRequest, make: Callable[[Draft], object]) -> Result:
+def made(draft: Draft, make: Callable[[Draft], object]) -> Result:
     """The result of a reproduction: what its function adds to a draft, and the file's claims."""
-    draft = Draft.of(request, inspect.getdoc(make) or "")
+    draft.settings.setdefault("about", inspect.getdoc(make) or "")  # of one that no file of ours describes
     make(draft)
     if "along" in draft.settings:
         draft.curves = draft.along(**draft["along"])
