@@ -67,7 +67,7 @@ def draft_of(
 ) -> Draft:
     """A reproduction on one ground, called `usps`, with two seeds."""
     own = merged({"experiment": {"seeds": list(SEEDS)}}, changes)
-    draft = Draft.of(f"feddistr/{name}", scale, where, data_dir, Observer(), own)
+    draft = Draft(f"feddistr/{name}", scale, where, data_dir, Observer(), own)
     draft["grounds"]["usps"] = ground
     return draft
 
@@ -81,7 +81,7 @@ def hundred(root: Path, each: int) -> None:
 def test_a_superclass_is_the_label_and_its_subclass_the_domain(tmp_path: Path) -> None:
     """Every image is as bright as its label of CIFAR-100; there are two of each."""
     hundred(tmp_path, 2)
-    draft = Draft.of("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
+    draft = Draft("feddistr/photographs", "small", tmp_path, tmp_path, Observer())
     ground = draft.on(["photographs"])["photographs"]
     with np.load(ground["task"]["data"].partition(":")[2]) as drawn:
         fine = drawn["x_train"][:, 0, 0, 0].tolist()
@@ -108,7 +108,7 @@ def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequ
 
 
 def claims(*levels: list[Row]) -> list[Claim]:
-    draft = Draft.of("feddistr/tradeoff", "small", Path(), None, Observer())
+    draft = Draft("feddistr/tradeoff", "small", Path(), None, Observer())
     draft.rows = [row for of in levels for row in of]
     draft.judge()
     return draft.claims

@@ -48,7 +48,7 @@ TOY: dict[str, dict[str, Any]] = {
 
 def draft_of(name: str, folder: Path, **changes: Any) -> Draft:
     grounds = {"grounds": {name: GROUND for name in NAMES}}
-    return Draft.of(f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes))
+    return Draft(f"feddw/{name}", "small", folder, SHARED, Observer(), merged(grounds, TOY.get(name, {}), changes))
 
 
 SETTINGS = ("practical", "pathological")

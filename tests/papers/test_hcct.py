@@ -110,7 +110,7 @@ RELEASED = {f"{name}, released code" for name in ("global", "hcct", "hcct_e", "h
 
 # ---------------------------------------------------------------- toy runs
 def draft_of(name: str, folder: Path, scale: str = "small", **changes: Any) -> Draft:
-    return Draft.of(f"hcct/{name}", scale, folder, None, Observer(), changes)
+    return Draft(f"hcct/{name}", scale, folder, None, Observer(), changes)
 
 
 def shrunk(toy: Path, divide: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
     assert {"fedavg", "ditto", "scaffold"} <= {*noniid.tried()}
     monkeypatch.setattr(noniid, "tried", lambda: ["fedavg", "ditto", "hcct"])
     quick: dict[str, Any] = {"rounds": 1, "seeds": [0, 1]}
-    draft = Draft.of("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
+    draft = Draft("noniid/defaults_heart", "small", tmp_path, None, Observer(), {"experiment": quick})
     result = made(draft, noniid.defaults)
     assert {r.method for r in result.rows} == {*noniid.tried(), "independent", "centralised"}
     gains = {r.method: r for r in result.rows if r.metric.endswith("minus_fedavg")}
@@ -27,7 +27,7 @@ def test_every_method_that_needs_no_more_than_a_network_is_tried_as_it_comes(
     (claim,) = result.claims
     assert claim.text.startswith("no method ends below FedAvg")
     assert claim.evidence.endswith("; the smallest of 2")
-    even = Draft.of("noniid/defaults", "small", tmp_path, None, Observer())
+    even = Draft("noniid/defaults", "small", tmp_path, None, Observer())
     assert even["experiment"]["split"]["alpha"] == 0.1
 
 
@@ -41,7 +41,7 @@ def with_rows(rows: dict[tuple[str, str], list[float]], monkeypatch: pytest.Monk
 
     monkeypatch.setattr(noniid, "_tuned", tuned)
     changes = {"compare": list(dict.fromkeys(method for method, _ in rows))}
-    draft = Draft.of(f"noniid/{name}", "small", Path(), None, Observer(), changes)
+    draft = Draft(f"noniid/{name}", "small", Path(), None, Observer(), changes)
     return made(draft, noniid.ranked if name.startswith("all") else noniid.tuned)
 
 
@@ -80,7 +80,7 @@ def test_every_method_is_tuned_and_ranked_under_fresh_seeds(tmp_path: Path, monk
     monkeypatch.setattr(noniid, "tried", lambda: ["fedavg", "ditto"])
     quick = {"rounds": 2, "task": {"data": "digits", "model_options": {"hidden": [8]}}}
     changes = {"trials": 2, "fresh_seeds": [1, 2], "experiment": quick}
-    result = made(Draft.of("noniid/all_digits", "small", tmp_path, None, Observer(), changes), noniid.ranked)
+    result = made(Draft("noniid/all_digits", "small", tmp_path, None, Observer(), changes), noniid.ranked)
     assert result.seeds == (1, 2)
     assert {r.method: sum(r.seeds) for r in result.rows if r.metric == "rank"}.keys() == {"fedavg", "ditto"}
     assert [c.text for c in result.claims] == ["tuned, no method ends below fedavg on clients' own test examples"]

@@ -12,7 +12,7 @@ from unskew.run.cell import Observer
 
 
 def draft_of(name: str, scale: str, folder: Path, data_dir: Path | None = None, **changes: Any) -> Draft:
-    return Draft.of(name, scale, folder, data_dir, Observer(), changes)
+    return Draft(name, scale, folder, data_dir, Observer(), changes)
 
 
 # ---------------------------------------------------------------- settings and published tables

@@ -69,7 +69,7 @@ def reproduce(
     make: Callable[[Draft], object] = REPRODUCTIONS.resolve(name)
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    return made(Draft.of(name, scale, folder, data_dir, callback, changes), make)
+    return made(Draft(name, scale, folder, data_dir, callback, changes or {}), make)
 
 
 def keep(result: Result, root: Path) -> Path:

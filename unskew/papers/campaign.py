@@ -126,7 +126,8 @@ def planned(entry: Entry, settings: Settings) -> Iterator[Planned]:
     Raises:
         ConfigError: If an arm is impossible.
     """
-    draft = Draft(entry.of, entry.scale, Path(), None, Observer(), settings)
+    draft = Draft(entry.of, entry.scale, Path(), None, Observer())
+    draft.settings = settings
     arms: dict[Row, QueuedCell] = {}
     for name, table in draft.tables(entry.on or settings.get("on", [""])).items():
         labels = table.pop("compare", settings.get("compare")) or [*table["methods"]]
@@ -176,7 +177,7 @@ class CampaignWork(RunWork):
     def train(self, asked: Mapping[str, Any]) -> Any:
         """Run an arm; its card as JSON."""
         os.chdir(self.cwd)
-        draft = Draft(asked["paper"], asked["scale"], self.root, self.data_dir, self.callback, {})
+        draft = Draft(asked["paper"], asked["scale"], self.root, self.data_dir, self.callback)
         # One core for an arm, so that several run side by side; a machine with a GPU has a rule of its own.
         runtime = {} if torch.cuda.is_available() else {"executor": "sequential", "threads": 1}
         here = {"draw": asked["draw"], "seeds": [asked["seed"]], "runtime": runtime}

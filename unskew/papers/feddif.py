@@ -33,12 +33,6 @@ EPSILON = published("feddif-table1")
 TABLE3 = published("feddif-table3")
 
 
-def table3(method: str, setting: str) -> tuple[int, int]:
-    """Communication rounds T and iterations I of an entry of Table 3."""
-    rounds, passes = (TABLE3[method][f"{setting} {column}"] for column in ("T", "I"))
-    return int(rounds), int(passes)
-
-
 def histograms(alpha: float, classes: int, per_class: int, clients: int, seed: int) -> Tensor:
     """Class counts of a split drawn as in FedDif's code, (clients, classes) int64."""
     labels = np.repeat(np.arange(classes), per_class)
@@ -71,9 +65,12 @@ def iterations(draft: Draft) -> None:
     rounds, channel, model_ratio = draft["rounds"], PRESETS["p000"].channel, draft["models"] / draft["clients"]
     for (setting, alpha), level in itertools.product(draft["alphas"].items(), EPSILON["CIFAR-100"]):
         label, epsilon, labels = f"FedDif {level}, p000", EPSILON["CIFAR-100"][level], (alpha, 100, 500)
-        rounds_then, passes = table3(f"FedDif {level}", setting)
+        entry = TABLE3[f"FedDif {level}"]
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
-        values, printed = iterations_of(draft, released, labels, rounds, channel), passes / rounds_then
+        values, printed = (
+            iterations_of(draft, released, labels, rounds, channel),
+            entry[f"{setting} I"] / entry[f"{setting} T"],
+        )
         draft.add(label, setting, metric, values, printed)
         draft.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
         rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
@@ -133,8 +130,6 @@ def diffusion_rounds(draft: Draft) -> None:
 # ---------------------------------------------------------------- accuracy and cost to FedAvg's peak (Tables 2 and 3)
 def accuracy(draft: Draft) -> None:
     """Accuracy of FedDif at three thresholds and of its rivals, and their cost until FedAvg's peak."""
-    left_out = [m for m in draft["experiment"]["methods"] if m not in draft["compare"]]
-    draft.notes.extend([f"Not run: {', '.join(left_out)}."] if left_out else [])
     for where, history in compared(draft).items():
         draft.rows += cost_rows(history, where)
 

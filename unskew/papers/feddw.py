@@ -149,19 +149,8 @@ def plane(
 ) -> list[dict[str, Any]]:
     """Features and class weights laid out together by t-SNE, as rows of `features_chart`.
 
-    Distances are cosine, since features and weights differ much in length.
-
-    Args:
-        features: Input of the last layer, (examples, dimensions); at least three examples.
-        labels: Classes of the examples, (examples,).
-        weights: Weight of the last layer, (classes, dimensions).
-        key: Randomness of t-SNE.
-
-    Returns:
-        Rows of x, y, class and weight; rows of a class's weight come last, in order, with weight true.
-
-    Raises:
-        ValueError: If the shapes do not fit, or a number is not finite.
+    Distances are cosine, since features (examples, dimensions) and weights (classes, dimensions) differ much in length.
+    Rows of weights come last, in the classes' order.
     """
     from sklearn.manifold import TSNE  # an import that no report needs
 

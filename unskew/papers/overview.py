@@ -43,7 +43,6 @@ class Headline:
         reproduction: The reproductions that have the claim.
         claim: The claim's text.
         amount: True if the published difference is claimed, not only its sign: if that is excluded, ours is less.
-        reason: Why the amount does not hold.
         ours: True if the claim is ours and not the paper's.
     """
 
@@ -52,7 +51,6 @@ class Headline:
     reproduction: str
     claim: str
     amount: bool = False
-    reason: str = ""
     ours: bool = False
 
 
@@ -74,9 +72,14 @@ class Notes:
     reasons: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def reason(self, name: str, claim: Claim) -> tuple[str, str]:
-        """The reason why a reproduction's claim does not hold, after its pattern; both are empty if there is none."""
+        """Why a claim does not hold, or the published amount does not, after its pattern; empty if there is none."""
         fits = (at for at in self.reasons.get(name, {}).items() if fnmatchcase(claim.text, at[0]))
-        return next(fits, ("", "")) if claim.holds is False else ("", "")
+        return next(fits, ("", "")) if claim.holds is False or is_less(claim) else ("", "")
+
+
+def is_less(claim: Claim) -> bool:
+    """True if the paper's difference lies above the interval."""
+    return claim.interval is not None and claim.published is not None and claim.interval[1] < claim.published
 
 
 @dataclass(frozen=True)
@@ -166,10 +169,9 @@ def answer(headline: Headline, results: Sequence[Kept], beside: Notes) -> Answer
         what = f"no result of {headline.reproduction} has a claim that fits {headline.claim!r}"
         raise RunError(f"{HEADLINES}: {what}; correct or remove it")
     r, claim = max(fits, key=lambda fit: (fit[0].size == FULL, fit[0].scale != "small", fit[1].seeds))
-    less = claim.interval and claim.published is not None and claim.interval[1] < claim.published
-    verdict = LESS if headline.amount and less else claim.verdict
-    reason = headline.reason or beside.reason(r.name, claim)[1]
-    return Answer(headline, r, OURS if headline.ours else r.size, claim.evidence, verdict, reason)
+    verdict = LESS if headline.amount and is_less(claim) else claim.verdict
+    size = OURS if headline.ours else r.size
+    return Answer(headline, r, size, claim.evidence, verdict, beside.reason(r.name, claim)[1])
 
 
 # ---------------------------------------------------------------- the pages

@@ -33,9 +33,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -225,6 +226,7 @@ class Draft:
         folder: Folder for runs and drawn examples.
         data_dir: Folder of named data sets.
         callback: Observer of every run.
+        changes: Changes laid over its settings.
         settings: All its settings at its size.
         notes: Notes for its page, on data that differ from the paper's.
     """
@@ -234,7 +236,8 @@ class Draft:
     folder: Path
     data_dir: Path | None
     callback: Observer
-    settings: Settings
+    changes: InitVar[Mapping[str, Any]] = MappingProxyType({})
+    settings: Settings = field(init=False)
     notes: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -247,18 +250,8 @@ class Draft:
     drawn: dict[str, Settings] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        scale: str,
-        folder: Path,
-        data_dir: Path | None,
-        callback: Observer,
-        changes: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Start a reproduction, with changes laid over its settings."""
-        return cls(name, scale, folder, data_dir, callback, merged(settings_of(name, scale), changes or {}))
+    def __post_init__(self, changes: Mapping[str, Any]) -> None:
+        self.settings = merged(settings_of(self.name, self.scale), changes)
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
