@@ -22,9 +22,11 @@ MACHINE = "machine"
 def this_machine() -> dict[str, str]:
     """What rounding depends on; libraries go by the very processor."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return {"cpu": f"{model}, {torch.backends.cpu.get_cpu_capability()}", "torch": torch.__version__}
+    lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    about = dict(map(str.strip, line.split(":", 1)) for line in lines)
+    names = ("model name", "cpu family", "model", "stepping")  # virtual machines give many processors one name
+    cpu = " ".join(about.get(name, "unknown") for name in names)
+    return {"cpu": f"{cpu}, {torch.backends.cpu.get_cpu_capability()}", "torch": torch.__version__}
 
 
 def kept(concern: str) -> dict[str, Any]:
