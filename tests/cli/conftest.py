@@ -14,18 +14,7 @@ with warnings.catch_warnings():  # Typer 0.20 imports what click 8.5 calls depre
     warnings.filterwarnings("ignore", message="'click", category=DeprecationWarning)
     import typer as typer
 
-TINY = """
-name = "tiny"
-rounds = 2
-seeds = [0, 1]
-task = { data = "digits", model = "logistic" }
-split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }
-local = { lr = 0.1, local_epochs = 1, batch_size = 64 }
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedprox"
-"""
+from ..corpus.inputs import TINY
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ TINY: dict[str, Any] = {
 
 def shrink(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """The reproduction's own code on two methods, two seeds and two rounds."""
-    settings = study.settings
-    monkeypatch.setattr(study, "settings", lambda request: {**settings(request), "experiment": {**TINY, **changes}})
+    settings_of = study.settings_of
+    monkeypatch.setattr(study, "settings_of", lambda *at: {**settings_of(*at), "experiment": {**TINY, **changes}})
 
 
 @pytest.fixture

@@ -11,6 +11,18 @@ import unskew as us
 LOCAL = us.SgdConfig(lr=0.1, batch_size=8)
 SITES = ("Basel", "Bern", "Chur")
 Case = dict[str, Any]
+TINY = """
+name = "tiny"
+rounds = 2
+seeds = [0, 1]
+task = { data = "digits", model = "logistic" }
+split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }
+local = { lr = 0.1, local_epochs = 1, batch_size = 64 }
+[[methods]]
+name = "fedavg"
+[[methods]]
+name = "fedprox"
+"""
 
 
 def draws(key: int) -> np.random.Generator:

@@ -16,21 +16,7 @@ import pandas  # noqa: F401
 import unskew as us
 
 from . import adaptors
-from .inputs import SITES, Case, base, images, rows, table  # noqa: F401
-
-TINY = """
-name = "tiny"
-rounds = 2
-seeds = [0, 1]
-task = { data = "digits", model = "logistic" }
-split = { name = "dirichlet", num_clients = 4, alpha = 0.5, min_samples = 10 }
-local = { lr = 0.1, local_epochs = 1, batch_size = 64 }
-[[methods]]
-name = "fedavg"
-[[methods]]
-name = "fedprox"
-"""
-
+from .inputs import SITES, TINY, Case, base, images, rows, table  # noqa: F401
 
 ONE = """
 name = "one"
