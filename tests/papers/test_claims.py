@@ -133,19 +133,19 @@ def test_one_of_many_intervals_below_zero_refutes_nothing_by_itself() -> None:
 def test_the_better_number_is_the_smaller_one_where_that_is_better() -> None:
     """An error of .2 beside .5; what is compared has the name and the unit of the task's measure."""
     better = Comparison("", "a", "b", metric="personal.{headline}.mean", better=True)
-    less, more = [0.20, 0.21, 0.19], [0.5, 0.5, 0.5]
+    pair = [(over_seeds("a", "", "x", [0.20, 0.21, 0.19]), over_seeds("b", "", "x", [0.5, 0.5, 0.5]))]
     of_errors, of_shares = better.about([MSE]), better.about([ACCURACY])
     assert (of_errors.metric, of_errors.unit) == ("personal.mse.mean", "mean squared error")
     assert (of_shares.metric, of_shares.unit) == ("personal.accuracy.mean", "points")
-    assert [of_errors.claim("", less, more).holds, of_shares.claim("", less, more).holds] == [True, False]
-    assert replace(better, better=False).about([MSE]).claim("", less, more).holds is False
+    assert [of_errors.of("", pair).holds, of_shares.of("", pair).holds] == [True, False]
+    assert replace(better, better=False).about([MSE]).of("", pair).holds is False
 
 
 def test_a_claim_may_be_about_one_method() -> None:
     """.19, .2, .21: .2 ± .0248; beside a published .25 they are 20 % too small, ± 9.94."""
-    values, alone = [0.19, 0.20, 0.21], Comparison("", "a", "", unit="%", form="+.1f")
-    above = [replace(alone, beyond=n).claim("", values, values).holds for n in (15.0, 19.0, 23.0)]
-    near = [replace(alone, share=True, within=n).claim("", values, values, 0.25) for n in (30.0, 20.0, 10.0)]
+    row, alone = over_seeds("a", "", "x", [0.19, 0.20, 0.21], 0.25), Comparison("", "a", "", unit="%", form="+.1f")
+    above = [replace(alone, beyond=n).of("", [(row, row)]).holds for n in (15.0, 19.0, 23.0)]
+    near = [replace(alone, share=True, within=n).of("", [(row, row)]) for n in (30.0, 20.0, 10.0)]
     assert above == [claim.holds for claim in near] == [True, None, False]
     assert near[0].evidence == "-20.0 %, 95 % interval [-29.9, -10.1] over 3 seeds, 30 allowed"
 
@@ -163,3 +163,6 @@ def test_pairs_in_the_same_words_are_decided_as_each_of_them_is() -> None:
     assert folded(share=True, unit="% saved", form="+.1f").evidence.startswith("x: +30.0 % saved, ")
     assert [folded(beyond=n).holds for n in (20.0, 30.0)] == [True, None]
     assert [folded(better=True).holds, folded(above="b", below="", beyond=60.0).holds] == [False, True]
+    elsewhere = [replace(row, setting=f"e{row.setting[1:]}") for row in rows]
+    both = [(a, b) for of_ground in (rows, elsewhere) for a, b in [of_ground[:2]]]
+    assert Comparison("", "a", "b", metric="error").of("", both).evidence.endswith("; the smallest of 2")

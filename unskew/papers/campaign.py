@@ -258,7 +258,7 @@ def results(claims: Sequence[Planned], cards: Cards) -> Iterator[Result]:
     for name in dict.fromkeys(claim.entry.of for claim in claims):
         ours = [claim for claim in claims if claim.entry.of == name]
         arms = [(row, cards[arm.key]) for claim in ours for row, arm in claim.arms.items()]
-        rows = [valued(row, of.values(), ending) for row, of in arms for ending in ENDINGS.values()]
+        rows = [valued(row, [of[s] for s in sorted(of)], ending) for row, of in arms for ending in ENDINGS.values()]
         each = {arm.key: cards[arm.key] for claim in ours for arm in claim.arms.values()}.values()
         ran = [card for of in each for card in of.values()]
         about = [f"{ours[0].entry.title}.", LOOKS, *(text for card in ran for text in card.about)]

@@ -277,28 +277,16 @@ class Comparison:
         for few, many in (sorted((len(a.seeds), len(b.seeds))) for a, b in pairs):
             if 0 < few < many:
                 return Claim(text, None, f"in {few} of {many} seeds alone")
+        apart = [self.differences(a.seeds, b.seeds, self.gain(a, b)) for a, b in pairs]
         if len(pairs) == 1:
-            ((a, b),) = pairs
-            return self.claim(text, a.seeds, b.seeds, self.gain(a, b), sequential)
+            published = self.gain(*pairs[0]) if self.below and self.within is None else None
+            return decide(text, apart[0], published=published, sequential=sequential, **self.rule)
         names = [(a.method, b.method, *(row.setting.rpartition(", ")[2] for row in (a, b))) for a, b in pairs]
-        shared = set.intersection(*map(set, names))
-        steps = {", ".join(dict.fromkeys(name for name in each if name not in shared)):
-                 self.differences(a.seeds, b.seeds, self.gain(a, b))
-                 for each, (a, b) in zip(names, pairs, strict=True)}  # fmt: skip
-        return every(text, steps, sequential=sequential, **self.rule)
-
-    def claim(
-        self,
-        text: str,
-        these: Sequence[float],
-        those: Sequence[float],
-        published: float | None = None,
-        sequential: bool = False,
-    ) -> Claim:
-        """The claim decided by the methods' values, one for each seed; `published` is as from `gain`."""
-        shown = published if self.below and self.within is None else None
-        apart = self.differences(these, those, published)
-        return decide(text, apart, published=shown, sequential=sequential, **self.rule)
+        vary = [i for i, of in enumerate(zip(*names, strict=True)) if len(set(of)) > 1]
+        labels = [", ".join(dict.fromkeys(each[i] for i in vary)) for each in names]
+        if len(set(labels)) < len(pairs):  # settings of one name on several grounds
+            labels = [f"{a.method} ({a.setting}), {b.method} ({b.setting})" for a, b in pairs]
+        return every(text, dict(zip(labels, apart, strict=True)), sequential=sequential, **self.rule)
 
     def differences(
         self, these: Sequence[float], those: Sequence[float], published: float | None = None
