@@ -1,6 +1,7 @@
 """FedDistr's reproductions: what is published, what is counted and claimed, and toy runs of all three."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,16 @@ def test_an_accuracy_is_reached_in_the_first_round_that_has_it() -> None:
     assert reaching(errors, [0.25, 0.35, 0.5]) == [2, 1, None]
     # 1 / 3 + 1 / 3 + 1 / 3 of clients' models may be a hair off what it is the mean of.
     assert reaching({1: [0.1 + 0.2]}, [0.3]) == [1]
+
+
+@pytest.mark.parametrize("name", ["communication", "photographs"])
+def test_rounds_that_some_seeds_never_reached_decide_nothing(name: str) -> None:
+    draft = Draft(f"feddistr/{name}", "small", Path(), None, Observer())
+    few = replace(over_seeds("fedavg", "usps, xi 0", "rounds.to_clients", [30.0, 40.0]), note="not reached in 1 seeds")
+    draft.rows = [few, over_seeds("fedavg", "usps, xi 0.003", "rounds.to_clients", [10.0, 21.0])]
+    draft.judge()
+    (claim,) = draft.claims
+    assert (claim.holds, claim.evidence) == (None, "fedavg is not reached in 1 seeds")
 
 
 def level(xi: float, mine: Sequence[float], others: Sequence[float], first: Sequence[float]) -> list[Row]:
