@@ -70,7 +70,7 @@ def ranked(draft: Draft) -> None:
     """Tune every method at equal budgets, and rank them on clients' own test examples under fresh seeds."""
     _tuned(draft, tried())
     none_below(draft, "tuned, no method ends below fedavg on clients' own test examples")
-    own = [r for r in draft.rows if r.metric == OWN]
+    own = [r for r in draft.rows if r.metric == OWN and r.seeds]
     # 1 is the best, and equal ones share the mean of theirs
     ranks = rankdata([[-v for v in r.seeds] for r in own], axis=0).tolist()
     for r, rank in zip(own, ranks, strict=True):

@@ -53,6 +53,7 @@ from unskew.keys import Key
 from unskew.papers.claims import Claim, Comparison, Row, decide, fits, over_seeds, paired
 from unskew.papers.result import Result
 from unskew.protocol import SgdConfig
+from unskew.record.logs import require_none_diverged
 from unskew.report import tables
 from unskew.report.section import Chart
 from unskew.report.sections.groups import adjusted_rand, members
@@ -308,16 +309,20 @@ class Draft:
     def run(self, folder: str, *layers: Mapping[str, Any], methods: Sequence[str] | None = None) -> History:
         """The run of an experiment in a folder of this name: started, resumed, or read if it is complete.
 
-        Methods that diverged have no results: see `diverged`.
-
         Raises:
             ConfigError, DataError: If the experiment is impossible.
+            DivergedError: If a method diverged, once the others are done.
             RunError: If the folder holds another run, or cannot be resumed.
         """
-        return self.complete(self.experiment(folder, *layers, methods=methods), folder)
+        history = self.complete(self.experiment(folder, *layers, methods=methods), folder)
+        require_none_diverged(history.diverged)
+        return history
 
     def complete(self, experiment: config.Experiment, folder: str) -> History:
-        """The experiment's run, as from `run`; its seeds and seconds are added, and the page says what was run."""
+        """The experiment's run, as from `run`; its seeds and seconds are added, and the page says what was run.
+
+        Methods that diverged have no results: see `diverged`.
+        """
         place = self.folder / folder
         with contextlib.suppress(DivergedError):
             complete(experiment, place, self.callback)
@@ -418,7 +423,8 @@ def compared(draft: Draft, tables: Mapping[str, Settings] | None = None) -> dict
     runs = {}
     for name, table in (draft.on(draft.settings.get("on", [""])) if tables is None else tables).items():
         methods = table.pop("compare", draft.settings.get("compare"))
-        history = draft.run(name.replace(", ", "-") or "run", table, methods=methods)
+        folder = name.replace(", ", "-") or "run"
+        history = draft.complete(draft.experiment(folder, table, methods=methods), folder)
         called = draft.settings.get("where", "{name}").format(name=name, **table)
         where = called or history.summary["rows"][0]["setting"]
         metrics = [metric.format(headline=history.headline.name) for metric in draft["metrics"]]
