@@ -101,18 +101,9 @@ def test_the_term_is_compared_with_the_same_method_without_it(tmp_path: Path) ->
     assert gains["+dw helps moon on cifar100, pathological"] == "+3.77"
 
 
-@pytest.fixture(scope="module")
-def consistency_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """The reproduction of distances, run once, and its folder."""
-    folder = tmp_path_factory.mktemp("consistency")
-    return made(draft_of("consistency", folder), feddw.consistency), folder
-
-
 @pytest.mark.slow
-def test_distances_are_those_of_every_round_and_the_figures_are_kept(
-    consistency_run: tuple[Result, Path], tmp_path: Path
-) -> None:
-    result, _ = consistency_run
+def test_distances_are_those_of_every_round_and_the_figures_are_kept(tmp_path: Path) -> None:
+    result = made(draft_of("consistency", tmp_path), feddw.consistency)
     assert [(name, c.x) for name, c in result.curves.items()] == [
         (name, (1.0, 2.0, 3.0)) for name in ("fedavg, IID", "fedavg, non-IID", "feddw, non-IID", "feddw mu=10, non-IID")
     ]
@@ -123,7 +114,7 @@ def test_distances_are_those_of_every_round_and_the_figures_are_kept(
         assert curve.mean[-1] == pytest.approx(row.ours)
         assert 0.0 < row.ours < 20**0.5
     assert len(result.claims) == 3 + 3
-    shares, norms = feddw.class_norms(load_run(consistency_run[1] / "cifar10-non-IID"), "feddw")[0]
+    shares, norms = feddw.class_norms(load_run(tmp_path / "cifar10-non-IID"), "feddw")[0]
     assert rows["feddw", "cifar10, non-IID", "norm_share_correlation"].seeds[0] == pytest.approx(
         np.corrcoef(shares, norms)[0, 1]
     )

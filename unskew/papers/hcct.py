@@ -33,14 +33,16 @@ from unskew.info import JudgedGroups
 from unskew.keys import Key
 from unskew.papers import study
 from unskew.papers.claims import SAME, Claim, Row, decide, every, paired
-from unskew.papers.study import Draft, Settings, curves_of, final, percent, published, share, write_npz
+from unskew.papers.study import Draft, Settings, curves_of, final, percent, published, write_npz
 from unskew.record.reader import info_of
 from unskew.report.tables import last
 
 Floats = npt.NDArray[np.float64]
 Clients = Sequence[ClientIndex]
 
-TABLE2, TABLE4, TABLE5 = (published(f"hcct-table{n}") for n in (2, 4, 5))
+TABLE2 = published("hcct-table2")
+TABLE4, TABLE5 = ({method: {column: n / 100 for column, n in row.items()} for method, row in published(table).items()}
+                  for table in ("hcct-table4", "hcct-table5"))  # fmt: skip
 TABLE5_COLUMNS: dict[str, Callable[[Floats], Any]] = {"clients_std": np.std, "min": np.min, "max": np.max}
 """Columns beside the mean: the spread of errors over clients, the smallest and the largest."""
 OWN = "personal.accuracy.mean"
@@ -259,12 +261,12 @@ def table4(draft: Draft) -> None:
         for method, errors in client_errors(history).items():
             like = LIKE.get(method, method)
             if len(errors) > 1:
-                over, std = float(np.std(_means(errors), ddof=1)), share(TABLE4.get(like, {}).get(f"{name} ±"))
+                over, std = float(np.std(_means(errors), ddof=1)), TABLE4.get(like, {}).get(f"{name} ±")
                 draft.rows.append(Row(method, name, "error.seeds_std", std, over, None, "seeds", (over,)))
             best = [1.0 - v for v in final(history, method, f"{OWN}.best")]
             draft.add(method, name, "error.best", best)
             for metric, of in TABLE5_COLUMNS.items() if name == "Digit" else ():
-                paper = share(TABLE5.get(like, {}).get(metric))
+                paper = TABLE5.get(like, {}).get(metric)
                 draft.add(method, name, f"error.{metric}", [float(of(e)) for e in errors], paper)
         chosen = [info.alpha for info in last(history.record, BY_PILOT, JudgedGroups).values()]
         draft.add(BY_PILOT, name, "alpha", [alpha for alpha in chosen if alpha is not None])

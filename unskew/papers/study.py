@@ -83,11 +83,6 @@ def published(table: str) -> dict[str, dict[str, float]]:
     }
 
 
-def share(percent: float | None) -> float | None:
-    """A percentage as a fraction."""
-    return None if percent is None else percent / 100
-
-
 def merged(*layers: Mapping[str, Any]) -> Settings:
     """Merge tables: tables of the same name are merged in turn, otherwise the last value wins."""
     out: Settings = {}
