@@ -57,10 +57,12 @@ class Row:
     note: str = ""
 
 
-def over_seeds(method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
-    """A row with the mean and spread of one value for each seed."""
-    spread, mean = Spread(tuple(values)), fmean(values) if values else None
-    return Row(method, setting, metric, paper, mean, spread.std, "seeds", spread.values, "" if values else "no value")
+def over_seeds(
+    method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None, note: str = ""
+) -> Row:
+    """A row with the mean and spread of one value for each seed; the note is on seeds that have none."""
+    spread, mean, note = Spread(tuple(values)), fmean(values) if values else None, note or "no value" * (not values)
+    return Row(method, setting, metric, paper, mean, spread.std, "seeds", spread.values, note)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ xi         average entanglement of five clients; the value reached with whole im
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from unskew.history import History
 from unskew.info import Embeddings, ExampleBudget
 from unskew.keys import Key
 from unskew.local import imagery
-from unskew.papers.claims import over_seeds
 from unskew.papers.result import lines
 from unskew.papers.study import Draft, final, merged, percent, published
 from unskew.report import tables
@@ -156,15 +154,11 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
     for whose, wanted in WHOSE.items() if {"fedavg", "feddistr"} <= errors.keys() else ():
         first = reaching(errors["fedavg"], errors[wanted][1])
         draft.add("fedavg", where, f"reached.to_{whose}", [float(t is not None) for t in first])
-        there = [(float(t), of_seed[t - 1]) for t, of_seed in zip(first, sent["fedavg"], strict=True) if t is not None]
+        there = [(t, of_seed[t - 1]) for t, of_seed in zip(first, sent["fedavg"], strict=True) if t is not None]
         paper = printed.get("fedavg rounds") if whose == "clients" else None
         note = f"not reached in {first.count(None)} seeds" if None in first else ""
-        for unit, values, published_ in (
-            ("rounds", [t for t, _ in there], paper),
-            ("bytes", [b for _, b in there], None),
-        ):
-            row = over_seeds("fedavg", where, f"{unit}.to_{whose}", values, published_)
-            draft.rows.append(replace(row, note=note))
+        draft.add("fedavg", where, f"rounds.to_{whose}", [float(t) for t, _ in there], paper, note)
+        draft.add("fedavg", where, f"bytes.to_{whose}", [b for _, b in there], None, note)
     add_realised(draft, history, where)
     return errors
 

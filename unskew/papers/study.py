@@ -343,9 +343,9 @@ class Draft:
         metric, table = self.settings.get("printed_as", {}), published(of["table"])
         return {(m, metric.get(m, of["metric"])): row[run] / 100 for m, row in table.items() if run in row}
 
-    def add(self, method: str, setting: str, metric: str, values: Sequence[float], paper: float | None = None) -> None:
-        """Add a row of one value for each seed."""
-        self.rows.append(over_seeds(method, setting, metric, values, paper))
+    def add(self, method: str, setting: str, metric: str, values: Sequence[float], *more: Any, **named: Any) -> None:
+        """Add a row of one value for each seed; further arguments are those of `over_seeds`."""
+        self.rows.append(over_seeds(method, setting, metric, values, *more, **named))
 
     def values(self, method: str, setting: str, metric: str) -> tuple[float, ...]:
         """The values of a row by seed; none if there is no such row."""
@@ -449,20 +449,18 @@ def rows_of(
         paper: Published values by method and metric.
     """
     printed = paper or {}
-    rows = [
-        dataclasses.replace(
-            over_seeds(m, where or r["setting"], name, r["seeds"], printed.get((m, name))),
-            note=f"undefined in {r['undefined']} seeds" if "undefined" in r else "",
-        )
-        for r in history.summary["rows"]
-        if (name := r["metric"]) in metrics and (m := r["method"])
-    ]
+    rows = []
+    for r in history.summary["rows"]:
+        if (name := r["metric"]) in metrics:
+            note = f"undefined in {r['undefined']} seeds" if "undefined" in r else ""
+            at = r["method"], where or r["setting"], name
+            rows.append(over_seeds(*at, r["seeds"], printed.get((r["method"], name)), note))
     for method in dict.fromkeys(row["method"] for row in history.diverged):
         metric = next((metric for m, metric in printed if m == method), metrics[0])
         why = next(
             f"diverged in seed {r['seed']}, round {r['round']}" for r in history.diverged if r["method"] == method
         )
-        rows.append(Row(method, where, metric, printed.get((method, metric)), None, None, "seeds", (), why))
+        rows.append(over_seeds(method, where, metric, (), printed.get((method, metric)), why))
     return tuple(rows)
 
 
