@@ -33,7 +33,7 @@ def test_json_is_as_it_was_decided() -> None:
     assert [card["rows"][1][key] for key in ("paper", "std", "spread_over")] == [None, None, "clients"]
     assert card["claims"] == [
         {"text": text, "holds": holds, "evidence": evidence}
-        for text, holds, evidence in (("p", True, "e"), ("q", False, "f"), ("r", "undecided", "g"))
+        for text, holds, evidence in (("p", True, "e"), ("q", False, "f"), ("r", None, "g"))
     ]
 
 

@@ -70,6 +70,7 @@ class Claim:
     """A claim and its evidence.
 
     Attributes:
+        holds: None if it is undecided.
         level: It does not hold because the two numbers it compares are level.
         seeds: Number of seeds behind it; 0 if it is not about seeds.
         interval: That of the difference, as the evidence shows it.
@@ -93,15 +94,6 @@ class Claim:
 
     def __str__(self) -> str:
         return f"[{self.verdict}] {self.text}: {self.evidence}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The claim as `reproduce --json` prints it; fields at their defaults are left out."""
-        return {**without_defaults(self), "holds": "undecided" if self.holds is None else self.holds}
-
-    @classmethod
-    def of_json(cls, card: Mapping[str, Any]) -> Self:
-        """The claim that was printed."""
-        return cls(**{**card, "holds": None if card["holds"] == "undecided" else card["holds"]})
 
 
 def without_defaults(card: Row | Claim) -> dict[str, Any]:

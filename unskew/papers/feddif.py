@@ -64,18 +64,14 @@ def iterations(draft: Draft) -> None:
     metric = "iterations_per_round"
     rounds, channel, model_ratio = draft["rounds"], PRESETS["p000"].channel, draft["models"] / draft["clients"]
     for (setting, alpha), level in itertools.product(draft["alphas"].items(), EPSILON["CIFAR-100"]):
-        label, epsilon, labels = f"FedDif {level}, p000", EPSILON["CIFAR-100"][level], (alpha, 100, 500)
-        entry = TABLE3[f"FedDif {level}"]
+        epsilon, entry = EPSILON["CIFAR-100"][level], TABLE3[f"FedDif {level}"]
         released = FedDif(preset="p000", epsilon=epsilon, drift=None)
-        values, printed = (
-            iterations_of(draft, released, labels, rounds, channel),
-            entry[f"{setting} I"] / entry[f"{setting} T"],
-        )
-        draft.add(label, setting, metric, values, printed)
-        draft.callback.note(f"{label}, {setting}: {np.mean(values):.2f} iterations per round")
-        rule = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
-        values = iterations_of(draft, rule, labels, rounds // 5, channel)
-        draft.add(f"FedDif {level}, paper", setting, metric, values)
+        text = FedDif(preset="paper", epsilon=epsilon, model_ratio=model_ratio, bits=40e6)
+        printed = entry[f"{setting} I"] / entry[f"{setting} T"]
+        for name, method, times, paper in (("p000", released, rounds, printed), ("paper", text, rounds // 5, None)):
+            values = iterations_of(draft, method, (alpha, 100, 500), times, channel)
+            draft.add(f"FedDif {level}, {name}", setting, metric, values, paper)
+            draft.callback.note(f"FedDif {level}, {name}, {setting}: {np.mean(values):.2f} iterations per round")
 
 
 # ---------------------------------------------------------------- sub-frames (P001, Table II)
@@ -86,15 +82,8 @@ def subframes(draft: Draft) -> None:
     # A round of FedAvg sends a model to each device and gets one back.
     rounds_then = paper["FedAvg"]["transmitted models"] / (2 * devices)
     per_round = paper["FedAvg"]["sub-frames"] / rounds_then
-    feddif = FedDif(preset="p001", epsilon=0.04)
-    methods: dict[str, Any] = {
-        "FedAvg": FedAvg(),
-        "FedDif": feddif,
-        "FedDif, current valuation": replace(feddif, valuation="current"),
-        "FedDif, stop = decrement": replace(feddif, stop="decrement"),
-        "FedDif, a device for the server": feddif,
-    }
-    for name, method in methods.items():
+    variants = {name: FedDif(preset="p001", epsilon=0.04, **options) for name, options in draft["variants"].items()}
+    for name, method in {"FedAvg": FedAvg(), **variants}.items():
         channel = replace(preset.channel, server="device" if "device" in name else "station")
         where, subframes, hops = "P001" if name == "FedAvg" else "P001, alpha 1, epsilon .04", [], []
         every = auctions(draft, method, (1.0, 10, 5000), rounds, channel)

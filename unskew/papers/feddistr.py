@@ -85,10 +85,12 @@ def add_realised(draft: Draft, history: History, where: str) -> None:
     draft.add("split", where, "xi.realised", [float(fed["stats"]["entanglement"]) for fed in seeds.values()])
 
 
-def shown(history: History) -> dict[tuple[str, int], Embeddings]:
+Shown = Mapping[str, Mapping[int, Embeddings]]
+
+
+def shown(history: History) -> Shown:
     """The info of FedDistr in its round, by label and seed."""
-    every = {m: tables.last(history.record, m, Embeddings) for m in history.methods}
-    return {(m, seed): info for m, of in every.items() for seed, info in of.items()}
+    return {m: of for m in history.methods if (of := tables.last(history.record, m, Embeddings))}
 
 
 # ---------------------------------------------------------------- error by overlap or clients (Figs. 4 and 8, Table 2)
@@ -163,9 +165,8 @@ def _level(draft: Draft, ground: Mapping[str, Any], name: str, over: str, value:
     return errors
 
 
-def _add_embeddings(draft: Draft, infos: Mapping[tuple[str, int], Embeddings], where: str) -> None:
-    for m in dict.fromkeys(m for m, _ in infos):
-        mine = [info for (method, _), info in infos.items() if method == m]
+def _add_embeddings(draft: Draft, infos: Shown, where: str) -> None:
+    for m, mine in ((m, [*of.values()]) for m, of in infos.items()):
         draft.add(m, where, "embeddings.sent", [float(info.sent) for info in mine])
         draft.add(m, where, "embeddings.kept", [float(len(info.kept)) for info in mine])
         pure = [purity(info.embeddings, info.labels)[0] for info in mine]
@@ -205,7 +206,7 @@ def privacy(draft: Draft) -> None:
         clients, server = both_errors(history, m).values()
         draft.add(m, where, "error", clients)
         draft.add(m, where, "error.server", server)
-        epsilon = infos[m, table["seeds"][0]].privacy.epsilon
+        epsilon = infos[m][table["seeds"][0]].privacy.epsilon
         if not isinstance(epsilon, str):
             draft.add(m, where, "epsilon", [epsilon] * len(table["seeds"]))
     _add_copies(draft, infos, table, where)
@@ -232,9 +233,7 @@ def _beside_rivals(draft: Draft, ground: Mapping[str, Any], where: str) -> None:
             draft.above(text, theirs, draft.values(label, where, "error.server"))
 
 
-def _add_copies(
-    draft: Draft, infos: Mapping[tuple[str, int], Embeddings], ground: Mapping[str, Any], where: str
-) -> None:
+def _add_copies(draft: Draft, infos: Shown, ground: Mapping[str, Any], where: str) -> None:
     """Add the least distances of generated images, and of real ones, to private images.
 
     Images are generated anew: under noise clients do not report distances, which would reveal their images.  If the
@@ -245,7 +244,7 @@ def _add_copies(
     prior = ground["methods"]["feddistr"].get("prior", priors.BUILT_IN)
     maker = imagery.of(prior, device, data.input_shape, data.inputs.levels)
     private, closest = as_tensor(data.x_train), dict[str, list[float]]()
-    for (label, seed), info in infos.items():
+    for label, seed, info in ((label, *at) for label, of in infos.items() for at in of.items()):
         if info.coordinates != "embedding":
             continue
         key = Key(seed) / "feddistr" / "copies"

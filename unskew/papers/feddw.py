@@ -85,13 +85,14 @@ def consistency(draft: Draft) -> None:
             by_round = list(zip(*by_seed, strict=True))
             curves[name] = curve(range(1, len(by_round) + 1), by_round, len(by_seed))
     draft.curves = curves
-    for title, panel in panels.items():
-        if title.endswith("non-IID"):
-            values = [r for pair in class_norms(*panel) if (r := report.correlation(*pair)) is not None]
-            draft.add(panel[1], [*runs][-1], "norm_share_correlation", values)
+    norms = {title: class_norms(*panel) for title, panel in panels.items() if title.endswith("non-IID")}
+    for title, pairs in norms.items():
+        values = [r for pair in pairs if (r := report.correlation(*pair)) is not None]
+        draft.add(panels[title][1], [*runs][-1], "norm_share_correlation", values)
     ground = draft.with_data(draft.tables(["cifar10"])["cifar10"])
     data = sources.load(ground["task"]["data"], draft.data_dir)
     draft.figures += consistency_figures(data, panels, ground["seeds"][0]) if panels else []
+    draft.figures += [report.norms_chart(norms, "last round’s training examples")] if norms else []
 
 
 def _distances(history: History) -> dict[str, list[list[float]]]:
@@ -110,7 +111,7 @@ SHOWN = 600
 
 
 def consistency_figures(data: Dataset, panels: Mapping[str, tuple[History, str]], seed: int) -> list[Chart]:
-    """SL and CR of a method's first, middle and last round for each of `panels`; features on one map, and class norms.
+    """SL and CR of a method's first, middle and last round for each of `panels`, and features on one map.
 
     Args:
         data: The task's examples.
@@ -128,19 +129,13 @@ def consistency_figures(data: Dataset, panels: Mapping[str, tuple[History, str]]
         with torch.no_grad():
             features, weight = body(data.x_test[:SHOWN]).double().numpy(), head.weight.double().numpy()
         planes[title] = plane(features, data.y_test[:SHOWN].numpy(), weight, Key(seed) / "features")
-    charts.append(features_chart(planes))
-    uneven = {title: of for title, of in panels.items() if title.endswith("non-IID")}
-    if uneven:
-        norms = {title: class_norms(*of) for title, of in uneven.items()}
-        charts.append(report.norms_chart(norms, "last round’s training examples"))
-    return charts
+    return [*charts, features_chart(planes)]
 
 
 def class_norms(history: History, method: str) -> list[report.Shared]:
     """The share of each class in the last cohort's training data, and the length of its weights, by seed."""
-    every = [
-        (info.counts or (), info.class_norms or ()) for info in last(history.record, method, ClassRelations).values()
-    ]
+    infos = last(history.record, method, ClassRelations).values()
+    every = [(info.counts or (), info.class_norms or ()) for info in infos]
     return [([n / sum(counts) for n in counts], norms) for counts, norms in every]
 
 

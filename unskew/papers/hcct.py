@@ -52,11 +52,8 @@ BEST_GROUPS = published("hcct-text")["hcct"]["best number of groups"]
 # ---------------------------------------------------------------- divisions of examples among clients, by a key
 def domains(dataset: Dataset, key: Key, per_domain: int, train: int) -> Clients:
     """`per_domain` clients of each domain with `train` training examples each; all other examples are test data."""
-    if dataset.domains is None:
-        raise DataError(f"{dataset.name} has no domains; use digit_domains, or name each example's domain")
+    assert dataset.domains is not None
     held = int(torch.bincount(dataset.domains).min()) // per_domain
-    if held <= train:
-        raise DataError(f"{per_domain} clients of a domain have {held} examples each, more than {train} are needed")
     split = ByGroup(per_domain, max_samples=held)
     return federate(dataset, split, key, test_fraction=(held - train) / held).clients
 
@@ -110,12 +107,8 @@ def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
     (first, rest), (second, other) = halves
     if min(len(rest) // 2, len(other)) < test:
         raise DataError(f"{test} test examples per client are more than are left after training on {train:g}")
-    fifth = len(first) // 5
-    return (
-        _client(first[:fifth], rest[:test]),
-        _client(first[fifth:], rest[test : 2 * test]),
-        _client(second, other[:test]),
-    )
+    fifth, tests = len(first) // 5, (rest[:test], rest[test : 2 * test], other[:test])
+    return tuple(map(_client, (first[:fifth], first[fifth:], second), tests))
 
 
 DIVISIONS: dict[str, Callable[..., Clients]] = {of.__name__: of for of in (domains, half_normal, shards, thirds)}

@@ -145,7 +145,7 @@ def kept(root: Path, beside: Notes) -> tuple[Kept, ...]:
         try:
             card = json.loads(path.read_text("utf-8"))
             name, scale, seconds = card["name"], card["scale"], float(card["seconds"])
-            claims, at = tuple(map(Claim.of_json, card["claims"])), f"{name}/{scale}"
+            claims, at = tuple(Claim(**claim) for claim in card["claims"]), f"{name}/{scale}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is not a kept result: {type(error).__name__}: {error}; keep it again") from None
         size, data = FULL if at in beside.full else REDUCED, {**beside.reduced, **beside.full}.get(at, "")

@@ -53,7 +53,7 @@ class Result:
             "scale": self.scale,
             "seconds": self.seconds,
             "rows": [without_defaults(r) for r in self.rows],
-            "claims": [c.to_json() for c in self.claims],
+            "claims": [without_defaults(c) for c in self.claims],
         }
 
     def page(self) -> Page:
