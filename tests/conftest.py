@@ -14,6 +14,7 @@ import torch
 from hypothesis import settings
 
 import unskew as us
+import unskew.deploy  # before gRPC, which it settles
 from unskew import report
 from unskew.data import sources
 from unskew.data.dataset import Dataset

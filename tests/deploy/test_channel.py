@@ -3,6 +3,7 @@
 import functools
 import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -190,6 +191,14 @@ def test_each_client_answers_what_it_was_asked_and_every_byte_is_counted(network
         assert {n: (d.head, d.parts) for n, d in came.items()} == {n: (str(n), (payload[::-1],)) for n in range(3)}
         whole = message.encode(Envelope("ask", "0", (payload,)))
         assert {d.size for d in came.values()} == {channel.size_of(whole)}
+
+
+def test_processes_that_are_begun_beside_a_connection_begin(network: Network) -> None:
+    """Of those begun by a fork gRPC would make one in twenty crash, and Ray begins its own so."""
+    server = network.server()
+    network.client(0, server.port, turned)
+    here(server, 1)
+    assert not any(subprocess.run(["true"], preexec_fn=int).returncode for _ in range(80))
 
 
 def test_a_line_that_is_cut_in_an_upload_goes_on_from_the_last_chunk_and_nothing_is_done_twice(

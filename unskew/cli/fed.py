@@ -59,8 +59,7 @@ def require() -> None:
         DeployError: If it is not installed.
     """
     try:
-        import cryptography  # noqa: F401
-        import grpc  # noqa: F401
+        from unskew.deploy import channel  # noqa: F401
     except ImportError as error:
         raise DeployError(f"a federation needs {error.name}; pip install 'unskew[deploy]'") from None
 
