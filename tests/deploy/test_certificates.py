@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from unskew.deploy import certificates
 from unskew.errors import DeployError
 

@@ -17,8 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from unskew.deploy import certificates, channel
 from unskew.deploy.channel import CHUNK, Away, Connection, GrpcServer, TurnedAway, credentials
 from unskew.errors import DeployError, WireError

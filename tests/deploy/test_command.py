@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from records import rewrite
 
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from unskew.cli import main
 from unskew.deploy import trial
 from unskew.deploy.federation import FederationFolder

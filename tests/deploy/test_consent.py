@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import tomli_w
 
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from unskew.deploy.client import open_client
 from unskew.deploy.settings import Site
 from unskew.errors import DataError

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from unskew.deploy import trial
 from unskew.errors import RunError
 from unskew.experiment.config import Experiment

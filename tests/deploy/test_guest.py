@@ -14,9 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from loopback import Loopback
 
 from unskew.bench import systems

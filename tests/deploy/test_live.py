@@ -10,8 +10,6 @@ from urllib.request import urlopen
 
 import pytest
 
-pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
-
 from unskew.deploy import channel, member, resident, site
 from unskew.deploy.federation import FederationFolder
 from unskew.deploy.settings import About, Site

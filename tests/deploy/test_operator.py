@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-pytest.importorskip("grpc", reason="a federation needs the extra [deploy]")
-
 from unskew.deploy.trial import free_port
 from unskew.record.logs import rows
 from unskew.run.models import load_model

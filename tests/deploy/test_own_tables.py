@@ -12,9 +12,6 @@ import polars
 import pytest
 import tomli_w
 import torch
-
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from loopback import Loopback
 
 from unskew import wire

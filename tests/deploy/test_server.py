@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loopback import Handler, Loopback
 from sklearn.datasets import load_digits
 from torch import nn
 
 from unskew.data import load
 from unskew.deploy import trial
+from unskew.deploy.client import open_client
+from unskew.deploy.server import DeploymentState, serve
+from unskew.deploy.settings import Site
 from unskew.errors import ConfigError, QuorumError, RunError
 from unskew.experiment import config
 from unskew.experiment.config import Experiment, to_toml
@@ -27,14 +31,6 @@ from unskew.run import setup as run_setup
 from unskew.run.cell import Cell, Observer
 from unskew.run.folder import read_json
 from unskew.run.models import load_model, predict
-
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
-from loopback import Handler, Loopback
-
-from unskew.deploy.client import open_client
-from unskew.deploy.server import DeploymentState, serve
-from unskew.deploy.settings import Site
 from unskew.runtime.message import REPLIES, Envelope, EvaluationRequest, RoundContext, read, write
 from unskew.runtime.policy import ServerConfig
 from unskew.tree import Params

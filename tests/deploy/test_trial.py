@@ -5,9 +5,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("grpc", reason="a deployment needs the extra [deploy]")
-
 from records import rewrite
 
 from unskew.deploy import trial

@@ -95,15 +95,13 @@ def _frames(pieces: Sequence[bytes], start: int, **head: Any) -> Iterator[bytes]
 
 def _read(message: bytes, **kinds: type) -> dict[str, Any]:
     """Read a control message, which has these entries, of these types, or is refused."""
-    try:
+    entries: Any = None
+    with suppress(ValueError, RecursionError):
         entries = json.loads(message[1:]) if message[:1] in b"hs" and len(message) <= CHUNK else None
-    except (ValueError, RecursionError):
-        entries = None
-    if not isinstance(entries, dict) or any(type(entries.get(name)) is not kind for name, kind in kinds.items()):
-        raise WireError(f"a message must say {', '.join(kinds)}")
-    if any(type(value) is int and value < 0 for value in entries.values()):
-        raise WireError("numbers in a message must not be negative")
-    return entries
+    said = isinstance(entries, dict) and all(type(entries.get(name)) is kind for name, kind in kinds.items())
+    if not said or any(type(value) is int and value < 0 for value in entries.values()):
+        raise WireError(f"a message must say {', '.join(kinds)}, and no number below zero")
+    return dict(entries)
 
 
 Outgoing = queue.SimpleQueue[Iterator[bytes] | None]
@@ -212,11 +210,10 @@ class GrpcServer:
 
     def __enter__(self) -> "GrpcServer":
         self._grpc = grpc.server(ThreadPoolExecutor(MOST_SITES), options=OPTIONS)
-        handlers = {
-            "Connect": grpc.stream_stream_rpc_method_handler(self._connected),
-            "Certify": grpc.unary_unary_rpc_method_handler(self._certified),
-        }
-        self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("unskew", handlers),))
+        connect = grpc.stream_stream_rpc_method_handler(self._connected)
+        certify = grpc.unary_unary_rpc_method_handler(self._certified)
+        every = grpc.method_handlers_generic_handler("unskew", {"Connect": connect, "Certify": certify})
+        self._grpc.add_generic_rpc_handlers((every,))
         own = grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration, True)
         try:
             self.port = self._grpc.add_secure_port(self.listen, own)
@@ -294,8 +291,7 @@ class GrpcServer:
                 if peer.process != process:
                     return None
                 peer.out.put(None)
-            peer.out, peer.since = queue.SimpleQueue(), time.time()
-            peer.process = process
+            peer.out, peer.since, peer.process = queue.SimpleQueue(), time.time(), process
             if number != peer.number:  # another process, which knows nothing of an earlier request or reply
                 peer.begin(peer.number, peer.own)
             elif peer.own is not None:

@@ -50,7 +50,6 @@ class Silent(WSGIRequestHandler):
 @contextmanager
 def serving(vitals: Vitals, health: Health, port: int) -> Iterator[int]:
     """Answer on 127.0.0.1 during the `with` block; gives the port, a free one for 0."""
-
     metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(vitals.registry)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

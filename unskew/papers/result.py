@@ -48,13 +48,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as `reproduce --json` prints it."""
-        return {
-            "name": self.name,
-            "scale": self.scale,
-            "seconds": self.seconds,
-            "rows": [without_defaults(r) for r in self.rows],
-            "claims": [without_defaults(c) for c in self.claims],
-        }
+        what = {"name": self.name, "scale": self.scale, "seconds": self.seconds}
+        return {**what, "rows": [*map(without_defaults, self.rows)], "claims": [*map(without_defaults, self.claims)]}
 
     def page(self) -> Page:
         """The result as a page: rows and the first figure; folded, its claims, what was run and the other figures."""

@@ -147,9 +147,7 @@ def load(draft: "Draft", source: str) -> Dataset:
             f"--scale paper needs all of {source}, {all_}, got {have}; give --data-dir a folder with the whole set, or "
             "use --scale small"
         )
-    note = f"{source} has {have} here, of {all_}."
-    if note not in draft.notes:
-        draft.notes.append(note)
+    draft.notes.append(f"{source} has {have} here, of {all_}.")
     return data
 
 
@@ -387,7 +385,7 @@ class Draft:
         """The final result; in `about` and `axes` settings in braces are filled in."""
         x, y = self.settings.get("axes", Result.axes)
         ran = f"Run on {'; '.join(self.ran)}." if self.ran else ""
-        about = " ".join((self["about"].format(scale=self.scale, **self.settings), ran, *self.notes))
+        about = " ".join((self["about"].format(scale=self.scale, **self.settings), ran, *dict.fromkeys(self.notes)))
         return Result(
             name=self.name,
             scale=self.scale,
@@ -455,11 +453,9 @@ def rows_of(
             note = f"undefined in {r['undefined']} seeds" if "undefined" in r else ""
             at = r["method"], where or r["setting"], name
             rows.append(over_seeds(*at, r["seeds"], printed.get((r["method"], name)), note))
-    for method in dict.fromkeys(row["method"] for row in history.diverged):
+    for method, first in {r["method"]: r for r in reversed(history.diverged)}.items():
         metric = next((metric for m, metric in printed if m == method), metrics[0])
-        why = next(
-            f"diverged in seed {r['seed']}, round {r['round']}" for r in history.diverged if r["method"] == method
-        )
+        why = f"diverged in seed {first['seed']}, round {first['round']}"
         rows.append(over_seeds(method, where, metric, (), printed.get((method, metric)), why))
     return tuple(rows)
 
