@@ -33,8 +33,6 @@ def vectors(n: int, d: int, seed: int) -> list[Params]:
 
 
 # ---------------------------------------------------------------- splits
-
-
 @given(st.integers(3, 9), st.integers(0, 1000), st.data())
 def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data: st.DataObject) -> None:
     """I-29: any updates, any losses, three rounds in which everything that may split does."""
@@ -64,8 +62,6 @@ def test_whatever_happens_clusters_partition_the_clients(n: int, seed: int, data
 
 
 # ---------------------------------------------------------------- limits
-
-
 def test_buffers_have_no_part_in_lengths_and_angles(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running variances a million times as long as all weights change neither the rest nor the split."""
     seen: set[str] = set()
@@ -89,8 +85,6 @@ def test_buffers_have_no_part_in_lengths_and_angles(classes: Any, monkeypatch: p
 
 
 # ---------------------------------------------------------------- similarities
-
-
 @given(st.integers(2, 7), st.integers(0, 10_000))
 def test_single_linkage_makes_the_similarity_across_as_small_as_possible(n: int, seed: int) -> None:
     """Against all 2^(n-1) - 1 bipartitions; complete linkage gives one of them, never a better one."""

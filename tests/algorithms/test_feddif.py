@@ -278,8 +278,6 @@ def test_each_move_brings_a_model_nearer_by_its_bid_until_it_is_near_enough(
 
 
 # ---------------------------------------------------------------- stopping, bids, links
-
-
 def test_a_lagged_bid_is_too_high_by_the_last_gain() -> None:
     """Now (10, 10), before its last move (10, 0): (10, 0) more is a loss of .2357, and counts as a gain of .4714."""
     dol = [[[10.0, 10.0], [10.0, 0.0]]]
@@ -329,8 +327,6 @@ def test_the_hop_limit_and_the_budget_hold() -> None:
 
 
 # ---------------------------------------------------------------- what cannot be
-
-
 def test_a_client_without_data_trains_nothing_and_wins_nothing() -> None:
     """Its model starts with weight 0 and may learn elsewhere; nobody sends it one."""
     game = Game(FedDif(), [[10, 0], [0, 0], [0, 10]])
@@ -401,8 +397,6 @@ def test_later_trainers_add_noise_if_asked_to() -> None:
 
 
 # ---------------------------------------------------------------- the pooled target
-
-
 def test_no_client_sees_anothers_counts_in_the_sum() -> None:
     """Each is handed a sum under the first client's mask: uniform integers of 64 bits, other ones in every run."""
     sums = []
@@ -461,8 +455,6 @@ def test_a_client_that_is_never_heard_is_left_out_for_good_and_it_is_said(metric
 
 
 # ---------------------------------------------------------------- drift
-
-
 def test_at_the_target_the_pull_is_clamped() -> None:
     """psi uniform has W = 0; r stays at .1 * 2 * .001 / 2 = 1e-4, so the scale is .01 / 2e-4 = 50, not infinite."""
     method = FedDif(SgdConfig(lr=0.1), drift=Drift())

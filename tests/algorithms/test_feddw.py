@@ -74,8 +74,6 @@ def test_the_term_lies_between_zero_and_two_over_c(drawn: Any) -> None:
 
 
 # ---------------------------------------------------------------- eq. 4, 7
-
-
 def test_soft_labels_are_those_of_the_trained_models(classes: Any, spy: Any) -> None:
     """Eq. 4 and 7 from the models that the clients sent, in one pass of our own, for a cohort of three."""
     world = classes(n=[5, 8, 3, 6], norm=True)

@@ -13,8 +13,6 @@ SMALL = SgdConfig(lr=0.1, local_epochs=2, batch_size=3)
 
 
 # ---------------------------------------------------------------- what is remembered
-
-
 def test_sizes_are_declared_once_and_asked_for_again_if_lost(classes: Any) -> None:
     """Every size is known in the end, and once all are, nobody is asked; without `scaled` nobody ever is."""
     method = FedDyn(scaled=True, local=SMALL)

@@ -13,8 +13,6 @@ ACCURACIES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
 
 
 # ---------------------------------------------------------------- weights
-
-
 @given(ACCURACIES, st.sampled_from(["share", "itself"]), st.data())
 def test_weights_are_a_mean_and_fall_with_accuracy(acc: list[float], accuracy: Any, data: st.DataObject) -> None:
     """I-31: the sum is 1, none is negative, and at equal visits the worse model weighs at least as much."""

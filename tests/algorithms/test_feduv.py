@@ -50,8 +50,6 @@ def test_constant_outputs_cost_gamma() -> None:
 
 
 # ---------------------------------------------------------------- eq. 2
-
-
 def test_of_an_even_number_of_distances_the_lower_median_counts() -> None:
     """At 0, 0, 1, 3: distances 0 (left out of the median), 1, 1, 9, 9, 4: lower median of 1, 1, 4, 9, 9 is 4."""
     expected = (1 + 2 * math.exp(-0.25) + 2 * math.exp(-2.25) + math.exp(-1.0)) / 6

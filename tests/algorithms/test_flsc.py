@@ -28,8 +28,6 @@ def test_previous_ids_are_those_found_a_round_before(classes: Any) -> None:
 
 
 # ---------------------------------------------------------------- bad input, wire, losses
-
-
 @pytest.mark.parametrize("ids", [(1,), (1, 1), (0, 3), (-1, 0), (0, 1, 2)])
 def test_a_reply_for_other_clusters_is_refused(ids: tuple[int, ...]) -> None:
     with pytest.raises(WireError, match="expected 2 different clusters below 3"):

@@ -8,9 +8,8 @@ from unskew.algorithms.ifca import IFCA, IFCAReply, nearest
 from unskew.errors import WireError
 from unskew.protocol import Layout
 
+
 # ---------------------------------------------------------------- invariants
-
-
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=6), st.data())
 def test_the_nearest_are_the_best_with_ties_to_the_lowest(losses: list[float], data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(losses)))
@@ -23,8 +22,6 @@ def test_the_nearest_are_the_best_with_ties_to_the_lowest(losses: list[float], d
 
 
 # ---------------------------------------------------------------- wire, losses, absence
-
-
 @pytest.mark.parametrize("cluster", [-1, 2])
 def test_a_reply_for_no_cluster_is_refused(cluster: int) -> None:
     with pytest.raises(WireError, match=f"a cluster must be 0 to 1, got {cluster}"):

@@ -48,8 +48,6 @@ def test_a_round_by_hand(springs: Any, value: Any) -> None:
 
 
 # ---------------------------------------------------------------- HCCT's form
-
-
 def test_a_lost_reply_is_no_member_and_losing_all_is_no_failure(springs: Any, value: Any, cut: Any) -> None:
     """Client 0's model does not arrive: the group is client 1 alone.  It holds itself for a member, and uses w."""
     method = MAXFL_HCCT(threshold=50.0, warmup=0, local=STEP)

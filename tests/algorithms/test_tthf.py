@@ -25,8 +25,6 @@ def outcomes(world: Any, method: TTHF, value: Any, seeds: int = 12, **settings: 
 
 
 # ---------------------------------------------------------------- a round
-
-
 def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(springs: Any, value: Any) -> None:
     """I-37: m = 8, 0, -2, mean 2.  Complete with Metropolis weights averages at once: 4, 0, -1 -> 1; 4.5, .5, -.5 ->
     1.5.  That is gradient descent on the mean, 0 -> 1 -> 1.5.  The third step ends at the global instant, which draws
@@ -38,8 +36,6 @@ def test_full_consensus_after_every_step_is_one_step_on_averaged_gradients(sprin
 
 
 # ---------------------------------------------------------------- the draw
-
-
 @given(n=st.integers(1, 60), size=st.integers(1, 12))
 def test_clusters_divide_the_cohort_evenly(n: int, size: int) -> None:
     clusters = divide(tuple(range(100, 100 + n)), size)

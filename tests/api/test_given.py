@@ -143,8 +143,6 @@ def test_what_only_the_task_says_is_taken() -> None:
 
 
 # ---------------------------------------------------------------- a table for each client
-
-
 class Fails(Net):
     """A network that cannot take what Bern has."""
 

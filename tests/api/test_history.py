@@ -54,8 +54,6 @@ def test_a_kept_run_has_its_report_and_one_that_was_removed_says_so(tmp_path: Pa
 
 
 # ---------------------------------------------------------------- progress
-
-
 def test_a_function_hears_every_number_of_every_round() -> None:
     heard: dict[int, dict[str, float]] = {}
 

@@ -79,8 +79,6 @@ def accuracies(found: us.History) -> list[float]:
 
 
 # ---------------------------------------------------------------- five lines
-
-
 @pytest.mark.parametrize(
     ("methods", "labels"),
     [

@@ -51,8 +51,6 @@ def test_plain_pytorch_is_what_is_fastest_of_it_and_workers_have_a_bar() -> None
 
 
 # ---------------------------------------------------------------- the command
-
-
 def test_a_trial_measures_every_stage_of_two_populations_and_stdout_is_json(tmp_path: Path) -> None:
     printed = called("scale", "--quick", "--json", "--out", str(tmp_path / "rows.json"))
     assert printed.exit_code == 0, printed.output

@@ -19,8 +19,6 @@ SWEEP = '\n[sweep]\ngrid = { "methods.1.mu" = [0.1, 1.0] }\n'
 
 
 # ---------------------------------------------------------------- plan
-
-
 def test_plan_as_json_is_only_json_and_foretells_the_run(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available", lambda: 8_000_000_000)
     found = json.loads(unskew("plan", "tiny.toml", "--json").out)
@@ -111,8 +109,6 @@ def test_a_failing_point_is_named_and_the_exit_code_is_1(
 
 
 # ---------------------------------------------------------------- doctor
-
-
 def test_doctor_ends_with_1_if_something_is_broken(unskew: Unskew, monkeypatch: pytest.MonkeyPatch) -> None:
     from unskew.run import doctor
 

@@ -155,8 +155,6 @@ def test_nothing_is_overwritten(here: Path, unskew: Unskew) -> None:
 
 
 # ---------------------------------------------------------------- images, texts, numbers
-
-
 def test_an_array_that_would_run_code_is_not_loaded(here: Path, unskew: Unskew) -> None:
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     trained((x, (x[:, 0] > 0).astype(int)), us.FedAvg(), split=us.IID(num_clients=3))

@@ -35,8 +35,6 @@ def started(pool: RayPool, timeout: float = 60.0) -> None:
 
 
 # ---------------------------------------------------------------- actors and nodes
-
-
 def test_a_killed_actor_is_begun_again_and_the_bits_stay(free: Any) -> None:
     own = RayPool(PoolParts(open_cell, 1, 1 << 12))
     victims: list[int] = []

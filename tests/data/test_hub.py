@@ -103,8 +103,6 @@ def both(n: int, *shape: int, classes: int = 10, **options: Any) -> dict[str, Pa
 
 
 # ---------------------------------------------------------------- the usual names
-
-
 def test_cifar10_is_read_from_its_own_columns_and_named_as_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, {("uoft-cs/cifar10", None): both(500, 32, 32, 3, image="img", names=DIGITS)})
     found = load("hub:cifar10")

@@ -68,8 +68,6 @@ def test_a_test_part_is_taken_as_it_is() -> None:
 
 
 # ---------------------------------------------------------------- labels
-
-
 @pytest.mark.parametrize("make", FRAMES)
 def test_codes_of_a_table_are_names(make: Any) -> None:
     frame = make({"a": X[:, 0], "kind": Y % 2 + 1})

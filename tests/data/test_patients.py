@@ -61,8 +61,6 @@ def apart(fed: FederatedData) -> bool:
 
 
 # ---------------------------------------------------------------- draws
-
-
 def test_whether_two_clients_patients_of_one_name_are_one_is_said_or_asked_for() -> None:
     who, sites = ["1", "1", "2", "2", "2.0"], ["A", "B", "A", "A", "B"]
     assert coded(who, sites, "site").tolist() == [0, 1, 2, 2, 3]

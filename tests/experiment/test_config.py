@@ -183,8 +183,6 @@ def test_a_split_just_outside_its_bound_is_refused_by_name(name: str, setting: t
 
 
 # ---------------------------------------------------------------- --set
-
-
 def test_a_setting_is_toml_or_else_text() -> None:
     raw = {"a": {"b": 1}, "list": [1, 2]}
     settings = ["a.b=[1, 2]", "a.c = true", "d=plain text", 'e="3"', "list.1=5", "new.deep=0.5", "f=1\ng=2", "h=a=b"]
@@ -201,8 +199,6 @@ def test_a_setting_is_toml_or_else_text() -> None:
 
 
 # ---------------------------------------------------------------- local, bounds, none
-
-
 def test_none_is_written_as_a_word_where_nothing_is_allowed() -> None:
     """TOML has no null, and the default batch size is 32: `"none"` takes all of a client's data in every step."""
     found = parsed("local.batch_size=none", "fraction=none")

@@ -560,7 +560,5 @@ def test_steps_that_are_captured_and_replayed_do_what_they_did(
 
 
 # ---------------------------------------------------------------- on a device
-
-
 def moved(params: Params, device: str) -> Params:
     return {n: t.to(device) for n, t in params.items()}

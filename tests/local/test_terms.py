@@ -106,8 +106,6 @@ def test_a_term_that_does_not_depend_on_the_parameters_is_refused(executor: str,
 
 
 # ---------------------------------------------------------------- terms that see padding
-
-
 @dataclass(frozen=True)
 class InPlace:
     """Changes the parameters where they stand."""

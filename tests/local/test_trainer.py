@@ -135,8 +135,6 @@ CONFIGS = {
 
 
 # ---------------------------------------------------------------- Sgd against a plain loop
-
-
 def test_bfloat16_rounds_what_goes_through_the_network_and_nothing_else() -> None:
     """One input of 1 + 2^-9 and a 2 x 1 weight W of zeros: both logits are 0, dL/dW = (p - onehot) x = (-.5, +.5) x.
 

@@ -16,8 +16,6 @@ def draft_of(name: str, scale: str, folder: Path, data_dir: Path | None = None, 
 
 
 # ---------------------------------------------------------------- settings and published tables
-
-
 def test_a_reproductions_own_size_counts_most_and_a_request_more(tmp_path: Path) -> None:
     """FedDW: ten rounds at `small`, fifteen of them in `consistency`, fifty at `paper`."""
 
@@ -37,8 +35,6 @@ def test_a_published_number_is_found_by_row_and_column_and_a_missing_one_is_miss
 
 
 # ---------------------------------------------------------------- data
-
-
 def usps(folder: Path, train: int, test: int = 2_007) -> Path:
     """A file of so many images of one pixel."""
     folder.mkdir()

@@ -115,8 +115,6 @@ def test_sampling_is_the_librarys_ddim_without_clipping(tmp_path: Path, predicti
 
 
 # ---------------------------------------------------------------- what is refused
-
-
 @needs_diffusers
 def test_size_and_tokens_follow_a_pipelines_name_and_half_precision_alone_is_read(tmp_path: Path) -> None:
     folder = save(tmp_path / "tiny")

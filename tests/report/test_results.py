@@ -87,8 +87,6 @@ def test_over_seeds_of_the_same_test_rows_nothing_is_bold_and_a_sentence_says_wh
 
 
 # ---------------------------------------------------------------- the table of results
-
-
 def test_seeds_that_ended_in_other_rounds_have_a_range_and_in_the_frame_a_mean() -> None:
     """Rounds 5, 7 and 10: mean 7.33, standard deviation 2.52."""
     series = {("A", s, "global.accuracy"): {n: 0.5} for s, n in enumerate((10, 7, 5))}

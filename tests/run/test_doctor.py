@@ -68,8 +68,6 @@ def test_a_missing_extra_is_no_problem_and_comes_with_its_pip_line(
 
 
 # ---------------------------------------------------------------- the machine
-
-
 def test_a_place_where_no_run_folder_can_be_made_is_broken(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

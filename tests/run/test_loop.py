@@ -51,8 +51,6 @@ def mixed(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFact
 
 
 # ---------------------------------------------------------------- what is written
-
-
 def test_evaluations_fall_on_their_rounds_and_the_last(mixed: Path) -> None:
     for method in ("fedavg", "centralised"):
         found = [r["round"] for r in metrics(mixed, method=method, seed=5, name="global.accuracy")]

@@ -201,8 +201,6 @@ def test_a_network_of_ones_own_gets_the_weights(run: Path) -> None:
 
 
 # ---------------------------------------------------------------- what is refused
-
-
 def test_files_that_are_damaged_or_no_models_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no models"):
         load_model(tmp_path, "fedavg")

@@ -111,8 +111,6 @@ def dies_in_fit(number: int) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- Ctrl-C
-
-
 @pytest.mark.parametrize(("times", "sign"), [(1, signal.SIGHUP), (2, signal.SIGTERM)])
 def test_a_request_to_terminate_is_a_polite_stop(
     several: Experiment, straight: dict[str, Any], tmp_path: Path, times: int, sign: signal.Signals
@@ -196,8 +194,6 @@ def test_a_run_that_died_in_a_round_ends_like_one_that_did_not(
 
 
 # ---------------------------------------------------------------- checkpoints
-
-
 @pytest.fixture(scope="module")
 def stopped_once(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one method that remembers, stopped after round 3 of 4."""

@@ -105,8 +105,6 @@ def test_a_resumed_run_tells_only_what_is_new(tiny: Make, tmp_path: Path, record
 
 
 # ---------------------------------------------------------------- what goes wrong
-
-
 @pytest.mark.parametrize("name", config.TRACKERS.ours)
 def test_a_tracker_that_is_not_installed_is_refused_before_the_run(
     tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

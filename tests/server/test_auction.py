@@ -20,9 +20,8 @@ from unskew.server.auction import (
     match,
 )
 
+
 # ---------------------------------------------------------------- links
-
-
 def test_one_bit_per_hertz_needs_12_90_db() -> None:
     """1 - exp(-1 / SNR) <= .05 is SNR >= -1 / ln .95 = 19.496, 12.8994 dB."""
     snr_db = torch.tensor([12.89, 12.8993, 12.8995, 12.90], dtype=torch.float64)

@@ -144,8 +144,6 @@ def test_opposite_gradients_leave_a_group_without_direction() -> None:
 
 
 # ---------------------------------------------------------------- invariants
-
-
 def test_identical_gradients_are_one_group_for_any_alpha_above_zero() -> None:
     k = of(torch.ones(7, 3))
     n = [3, 5, 8, 1, 9, 2, 4]
@@ -154,8 +152,6 @@ def test_identical_gradients_are_one_group_for_any_alpha_above_zero() -> None:
 
 
 # ---------------------------------------------------------------- ties, fixed groups, the whole tree
-
-
 def test_ties_do_not_depend_on_rounding() -> None:
     """Equal gradients whose Gram entries differ in the last bits, as another order of summation leaves them."""
     k = of(torch.ones(5, 3) / 3)
@@ -232,8 +228,6 @@ def test_a_client_that_cannot_be_compared_is_not_the_first_whose_part_is_copied(
 
 
 # ---------------------------------------------------------------- arrivals
-
-
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=50, deadline=None)
 def test_its_place_is_the_best_of_all_by_definition(seed: int) -> None:

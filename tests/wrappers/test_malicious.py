@@ -74,8 +74,6 @@ def test_a_median_stands_where_a_mean_falls() -> None:
 
 
 # ---------------------------------------------------------------- in a run
-
-
 def test_attackers_train_on_poisoned_examples_and_nothing_else_is_changed(tiny: Tiny) -> None:
     experiment = tiny("world.attack={name='label_flip', fraction=0.5}")
     setup = run_setup.prepare(experiment)

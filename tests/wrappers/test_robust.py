@@ -149,8 +149,6 @@ def test_one_far_attacker_among_seven_hardly_moves_a_centre(rule: Centre, honest
 
 
 # ---------------------------------------------------------------- around methods
-
-
 def test_a_rule_says_how_many_clients_it_needs() -> None:
     """Krum 2f + 3; a trimmed mean as many as make one in .2 of them: of four it would leave nobody out."""
     for rule, needs in ((Krum(3), 9), (TrimmedMean(0.2), 5)):

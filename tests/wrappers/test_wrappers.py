@@ -48,8 +48,6 @@ def norm(params: Params) -> float:
 
 
 # ---------------------------------------------------------------- clipping
-
-
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.floats(1e-3, 1e3))
 def test_a_clipped_update_has_the_direction_it_had(values: list[float], bound: float) -> None:
     given_ = {"0/w": torch.tensor(values, dtype=torch.float64)}
@@ -70,8 +68,6 @@ def test_statistics_of_normalisation_layers_take_nothing_of_the_bound() -> None:
 
 
 # ---------------------------------------------------------------- top k
-
-
 @given(st.lists(st.lists(st.integers(-64, 64), min_size=5, max_size=5), min_size=1, max_size=6), st.floats(0.1, 1.0))
 def test_nothing_is_lost_what_was_sent_and_what_is_left_add_up(rows: list[list[int]], share: float) -> None:
     left: Params | None = None

@@ -77,8 +77,7 @@ def shards(dataset: Dataset, key: Key, clients: int, train: float, test: float, 
     size = np.abs((key / "sizes").numpy().standard_normal(clients))
     numbers = shard_counts(size, len(pieces))
     order = (key / "shards").numpy().permutation(len(pieces))
-    ends = np.cumsum(numbers)
-    held = [np.concatenate([pieces[i] for i in order[end - n : end]]) for n, end in zip(numbers, ends, strict=True)]
+    held = [np.concatenate([pieces[i] for i in of]) for of in np.split(order, np.cumsum(numbers))[:-1]]
     return tuple(_cut(rows, train, test, key / "client" / i) for i, rows in enumerate(held))
 
 
@@ -100,11 +99,9 @@ def thirds(dataset: Dataset, key: Key, train: float, test: int) -> Clients:
     They train on the share `train` of all examples; each has `test` test examples of its classes from the rest.
     """
     labels = dataset.y_train.numpy()
-    halves = []
-    for part, wanted in enumerate((labels < 5, labels >= 5)):
-        rows = (key / "half" / part).numpy().permutation(np.flatnonzero(wanted))
-        halves.append((rows[: round(train * len(rows))], rows[round(train * len(rows)) :]))
-    (first, rest), (second, other) = halves
+    low = labels < 5
+    halves = [(key / "half" / i).numpy().permutation(np.flatnonzero(of)) for i, of in enumerate((low, ~low))]
+    (first, rest), (second, other) = (np.split(rows, [round(train * len(rows))]) for rows in halves)
     if min(len(rest) // 2, len(other)) < test:
         raise DataError(f"{test} test examples per client are more than are left after training on {train:g}")
     fifth, tests = len(first) // 5, (rest[:test], rest[test : 2 * test], other[:test])

@@ -64,9 +64,6 @@ from unskew.tasks.measure import ACCURACY, Measure
 
 FOLDER = Path(__file__).parent
 SCALES = ("small", "paper")
-OWN = ("draw", "compare")
-"""Settings of grounds and settings that are a study's and no experiment's."""
-
 RAND = "adjusted Rand"
 
 Settings = dict[str, Any]

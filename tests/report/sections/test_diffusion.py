@@ -168,8 +168,6 @@ def test_curves_are_means_over_models_and_rounds(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------- the section
-
-
 def test_with_a_radio_devices_are_where_the_channel_had_them(tmp_path: Path) -> None:
     """The channel counts diffusion rounds from 0, so the second one on the page is hop 1 of the run's channel."""
     folder = make_run(tmp_path / "run", channel=RADIO)

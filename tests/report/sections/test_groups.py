@@ -141,8 +141,6 @@ def _row(folder: Path, method: str) -> str:
 
 
 # ---------------------------------------------------------------- the section
-
-
 def test_the_matrix_has_a_groups_clients_together_and_their_mean_cosine(folder: Path, rows: Rows) -> None:
     """Inside {0, 1, 2}: (.8 + .4 + .6)/3 = .6; across, with client 3: (-.2 + 0 + .1)/3 = -.033."""
     chart = groups.similarity_chart(_grouping(folder))
