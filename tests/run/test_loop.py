@@ -45,8 +45,9 @@ def refused(kind: type[Exception], experiment: Experiment, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def mixed(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three methods, two seeds, four rounds evaluated every third: 0, 3 and 4."""
-    experiment = tiny("rounds=4", "eval_every=3", "seeds=[0, 5]", "val_fraction=0.1", methods=MIXED)
+    """Three methods, two seeds, four rounds evaluated every third: 0, 3 and 4; pooled data would be late."""
+    pace = "world.pace={name='devices', deadline_s=0.5}"
+    experiment = tiny("rounds=4", "eval_every=3", "seeds=[0, 5]", "val_fraction=0.1", pace, methods=MIXED)
     return loop.start(experiment, tmp_path_factory.mktemp("mixed") / "run").folder
 
 

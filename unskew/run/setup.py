@@ -25,7 +25,7 @@ from unskew.data.sources import is_data, load, table
 from unskew.data.table import UNKNOWN, DataTable
 from unskew.data.tables import ENDINGS
 from unskew.errors import ConfigError, DataError, ProtocolError
-from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, resolved
+from unskew.experiment.config import Experiment, NamedMethod, Runtime, TaskConfig, World, resolved
 from unskew.keys import Key
 from unskew.local import imagery
 from unskew.local.data import DeviceData, steps_of_job
@@ -513,15 +513,16 @@ def simulator(
     playing = played(experiment, method, seed, run.feds[seed].num_clients)
     executor = run.setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
     alone = hook(method.method, "pooled")
+    world = World() if alone else experiment.world  # no messages, and no clients that they could be late from
     sim = Simulator(
         playing,
         population,
         executor,
         seed=seed,
         clients_per_round=1 if alone else experiment.cohort(train.num_clients),
-        outage=None if alone else experiment.world.outage,
-        channel=experiment.world.channel,
-        pace=experiment.world.pace,
+        outage=world.outage,
+        channel=world.channel,
+        pace=world.pace,
         codec=experiment.runtime.codec,
     )
     return sim, train

@@ -21,7 +21,7 @@ from torch import Tensor
 from unskew import machine
 from unskew.data.federated import FederatedData
 from unskew.errors import MemoryShortage, RunError
-from unskew.experiment.config import Experiment, NamedMethod
+from unskew.experiment.config import Experiment, NamedMethod, World
 from unskew.info import Passes, whole
 from unskew.keys import Key
 from unskew.ledger import Direction, totals
@@ -155,15 +155,16 @@ def dry_run(
     """
     executor = _DryExecutor(prepared, moved, code)
     cohort = 1 if prepared.pooled else experiment.cohort(len(prepared.population.clients))
+    world = World() if prepared.pooled else experiment.world
     sim: Simulator[Any] = Simulator(
         prepared.method.method,
         replace(prepared.population, server_trainer=executor),
         executor,
         seed=prepared.seed,
         clients_per_round=cohort,
-        outage=None if prepared.pooled else experiment.world.outage,
-        channel=experiment.world.channel,
-        pace=experiment.world.pace,
+        outage=world.outage,
+        channel=world.channel,
+        pace=world.pace,
     )
     state = sim.start()
     driven: list[Requests] = []
