@@ -152,6 +152,12 @@ def test_replies_come_in_the_order_of_the_clock() -> None:
     assert [states[2].under_way[c].left_s for c in (4, 5)] == [1.0, 2.0]
 
 
+def test_for_replies_that_are_late_a_buffer_waits_until_the_deadline() -> None:
+    """Of six that are waited for three are late at 3.5 s; the three that come first do not wait for them."""
+    for first, clock in ((6, 3.5), (3, 3.0)):
+        assert flow(1, Flow(CONFIG, first=first), pace=Given(deadline_s=3.5))[1][0].clock == clock
+
+
 def test_the_ledger_has_every_model_sent_and_each_reply_where_it_came() -> None:
     """Six models go down in round 1, two in each later round; two replies a round come up."""
     states, traces = flow(3, pace=Given())

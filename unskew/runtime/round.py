@@ -598,7 +598,7 @@ class _Round:
         key = self.driver.key / "round" / self.t / "arrival" / self.hop
         due = sorted(under_way, key=lambda c: (under_way[c].left_s, (key / c).number()))[: request.first]
         order = came if remote else due
-        passed = under_way[order[-1]].left_s if order else waited  # all that were asked may be lost
+        passed = max([waited * (len(order) < request.first), *(under_way[c].left_s for c in order)])
         self.trace.clock += passed
         for c in order:
             self.charge(node(c), SERVER, size_of(under_way[c].reply))
