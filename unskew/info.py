@@ -353,13 +353,13 @@ class DiffusionHop:
     Attributes:
         efficiency: Diffusion efficiency, the mean over all models in 1/(Hz s).
         moves: Moves that arrived.
-        exchange: Exchange in which models moved, counted from the round's first training; None in older runs.
+        exchange: Exchange in which models moved, counted from the round's first training.
     """
 
     hop: Count
     efficiency: float
     moves: tuple[DiffusionMove, ...]
-    exchange: Count | None = None
+    exchange: Count
 
 
 @dataclass(frozen=True, kw_only=True)

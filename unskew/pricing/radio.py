@@ -110,8 +110,7 @@ class Cost:
         numbers: Flows by direction, as in `hz_s.up`: `bytes` (10^6 are the paper's MB in `feddif_table3`), `hz_s`
             (bandwidth times time, bits / gamma), `rbs` (resource blocks).  `subframes` and `seconds` last until each
             turn's last transfer is done.  `transmit_j` is of senders, `receive_j` of receiving devices.  `below_qos`
-            counts transfers on links below the minimum quality of service.  `compute_j` and `compute_s` are of local
-            training, with the slowest client's seconds in each exchange.
+            counts transfers on links below the minimum quality of service.  `compute_j` is of local training.
     """
 
     method: str
@@ -176,18 +175,10 @@ def _channel_hops(rows: Table, info: Passes | None) -> dict[int, int]:
     """The channel's hop for each hop of a round's ledger."""
     hops = info.hops if isinstance(info, DiffusionRound) else ()
     models = rows[rows["model"] == 1]
-    trainings = models["hop"][models["turn"] == 0]
-    after = [hop.exchange for hop in hops if hop.exchange is not None]
-    if len(trainings) and hops and len(after) == len(hops):
-        ends = int(trainings.min()) + np.array(after)
-        return {hop: int(np.searchsorted(ends, hop)) for hop in np.unique(rows["hop"]).tolist()}
-    # Of a method that does not say so, by the models that moved.
-    moved = np.unique(models["hop"][models["turn"] == 1]).tolist()
-    planned = [k for k, hop in enumerate(hops) if hop.moves]
-    if len(planned) != len(moved):  # a method that reports no hops, or not those of this ledger
-        planned = list(range(len(moved)))
-    planned.append(planned[-1] + 1 if planned else 0)
-    return {hop: planned[int(np.searchsorted(moved, hop))] for hop in np.unique(rows["hop"]).tolist()}
+    trainings, ends = models["hop"][models["turn"] == 0], np.unique(models["hop"][models["turn"] == 1])
+    if len(trainings) and hops:  # a method that says when models moved, or did not
+        ends = int(trainings.min()) + np.array([hop.exchange for hop in hops])
+    return {hop: int(np.searchsorted(ends, hop)) for hop in np.unique(rows["hop"]).tolist()}
 
 
 # ---------------------------------------------------------------- measured, and P001's Table II
@@ -213,8 +204,9 @@ def _on_air(one: CellTraffic, preset: PricingPreset, ledger: Ledger, model_bytes
         src, dst = part["src"][carried], part["dst"][carried]
         gamma = channel.links(key, round, hops[round][hop], src, dst)
         hz_s = weight[carried] / gamma
-        taken = _airtime(spectrum, key / "spectrum" / round / hop / direction, direction, src, dst, hz_s)
-        received = energy.receive_j(hz_s, channel.bandwidth_hz) if direction != "up" else np.zeros(1)
+        queued = not (channel.station(src) | channel.station(dst)).any()
+        taken = _airtime(spectrum, key / "spectrum" / round / hop / direction, queued, src, dst, hz_s)
+        received = energy.receive_j(hz_s[~channel.station(dst)], channel.bandwidth_hz)
         for name, value in (
             ("bytes", weight[carried].sum() / BITS_PER_BYTE),
             ("hz_s", hz_s.sum()),
@@ -227,7 +219,7 @@ def _on_air(one: CellTraffic, preset: PricingPreset, ledger: Ledger, model_bytes
             sums[f"{name}.{direction}"] += float(value)
         sums["below_qos"] += float((gamma < spectrum.min_efficiency).sum())
     computed = {} if one.work is None else _computed(one.work, energy)
-    idle = {} if one.work is None else {"compute_j": 0.0, "compute_s": 0.0}
+    idle = {} if one.work is None else {"compute_j": 0.0}
     return [
         Cost(one.method, one.seed, t, {**flows.get(t, _nothing()), **computed.get(t, idle)})
         for t in sorted({*flows, *computed})
@@ -255,26 +247,18 @@ def _bits(one: CellTraffic, rows: Table, ledger: Ledger, model_bytes: int | None
     return np.asarray(SUBFRAMES_MODEL_BITS * (share if compressed else share * rows["model"]))
 
 
-def _airtime(spectrum: Spectrum, key: Key, direction: Direction, src: Nodes, dst: Nodes, hz_s: Floats) -> Airtime:
+def _airtime(spectrum: Spectrum, key: Key, queued: bool, src: Nodes, dst: Nodes, hz_s: Floats) -> Airtime:
     """Duration of a turn; messages on one link are one transfer."""
     links, which = np.unique(src * (dst.max() + 1) + dst, return_inverse=True)
     needed = np.bincount(which, hz_s, len(links)) / spectrum.rb_hz_s
-    return spectrum.queued(key, needed) if direction == "d2d" else spectrum.shared(key, needed)
+    return spectrum.queued(key, needed) if queued else spectrum.shared(key, needed)
 
 
 def _computed(work: Table, energy: Energy) -> dict[int, dict[str, float]]:
-    """Local training by round: joules of all, seconds of the slowest client of each exchange."""
-    clients, which = np.unique(work[["round", "hop", "client"]], return_inverse=True)
-    examples = np.bincount(which, work["examples"], len(clients))
-    slowest: dict[tuple[int, int], float] = {}
-    every: dict[int, float] = {}
-    for (t, hop, _), n in zip(clients.tolist(), examples.tolist(), strict=True):
-        slowest[t, hop] = max(slowest.get((t, hop), 0.0), n)
-        every[t] = every.get(t, 0.0) + n
-    in_turn = dict.fromkeys(every, 0.0)
-    for (t, _), n in slowest.items():
-        in_turn[t] += n
-    return {t: {"compute_j": energy.compute_j(n), "compute_s": energy.compute_s(in_turn[t])} for t, n in every.items()}
+    """Joules of local training by round."""
+    rounds, which = np.unique(work["round"], return_inverse=True)
+    examples = np.bincount(which, work["examples"], len(rounds)).tolist()
+    return {t: {"compute_j": energy.compute_j(n)} for t, n in zip(rounds.tolist(), examples, strict=True)}
 
 
 # ---------------------------------------------------------------- P000's Table 3
@@ -331,7 +315,6 @@ NAMES = {
     "transmit_j": "joules.transmit",
     "receive_j": "joules.receive",
     "compute_j": "joules.compute",
-    "compute_s": "seconds.compute",
 }
 
 
@@ -343,5 +326,5 @@ def measures(cost: Cost) -> dict[str, float]:
             name, unit = NAMES.get(flow, flow), MB if flow == "bytes" else 1
             numbers[name] = cost.whole(flow) / unit
             numbers |= {f"{name}.{d}": cost.numbers[f"{flow}.{d}"] / unit for d in TURNS}
-    scalars = ("compute_j", "compute_s", "below_qos")
+    scalars = ("compute_j", "below_qos")
     return numbers | {NAMES.get(name, name): cost.numbers[name] for name in scalars if name in cost.numbers}

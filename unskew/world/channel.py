@@ -158,7 +158,7 @@ class Radio:
         noise = np.full(len(src), watt(self.noise_dbm_hz) * self.bandwidth_hz)
         if self.underlay:
             heard = self._heard(key, round, hop, 1 + int(max(src.max(initial=0), dst.max(initial=0))))
-            noise += np.where(self._station(src) | self._station(dst), 0.0, heard[dst])
+            noise += np.where(self.station(src) | self.station(dst), 0.0, heard[dst])
         ratios: Array = self.power_w(src) / noise * self.gain(self.distance(key, round, hop, src, dst))
         return ratios
 
@@ -177,7 +177,7 @@ class Radio:
     def distance(self, key: Key, round: int, hop: int, src: Nodes, dst: Nodes) -> Array:
         """Length of the links, metres, heights included, (links,)."""
         at = self.positions(key, round, hop, 1 + int(max(src.max(initial=0), dst.max(initial=0))))
-        height = np.where(self._station(src) | self._station(dst), self.bs_height_m, self.d2d_height_offset)
+        height = np.where(self.station(src) | self.station(dst), self.bs_height_m, self.d2d_height_offset)
         lengths: Array = np.sqrt(((at[src] - at[dst]) ** 2).sum(1) + height**2)
         return lengths
 
@@ -203,13 +203,14 @@ class Radio:
             r = self.cell_radius_m * np.sqrt(self.inner**2 + (1.0 - self.inner**2) * u[:, 1])
         return np.concatenate([np.zeros((1, 2)), np.stack([r * np.cos(angle), r * np.sin(angle)], axis=1)])
 
-    def _station(self, nodes: Nodes) -> npt.NDArray[np.bool_]:
+    def station(self, nodes: Nodes) -> npt.NDArray[np.bool_]:
+        """True for each node that is a base station, (nodes,)."""
         is_one: npt.NDArray[np.bool_] = (nodes == 0) & (self.server == "station")
         return is_one
 
     def power_w(self, src: Nodes) -> Array:
         """Transmit power of these nodes, watt."""
-        return np.where(self._station(src), watt(self.bs_dbm), watt(self.ue_dbm))
+        return np.where(self.station(src), watt(self.bs_dbm), watt(self.ue_dbm))
 
     def _fades(self, key: Key, src: Nodes, dst: Nodes) -> Array:
         """|h|^2 of the links, at least its floor; a link's draw does not depend on the other links asked for."""

@@ -107,7 +107,7 @@ class Spectrum:
             return np.ceil(parts) if self.whole_rbs else parts
 
         ends, before = _until(needed, draw, max(DRAWS // users, 1))
-        used = np.maximum(before, 0.0) + (np.ceil(needed - before) if self.last_chunk == "counted" else 0.0)
+        used = before + (np.ceil(needed - before) if self.last_chunk == "counted" else 0.0)
         return Airtime(int(ends.max()), math.ceil(used.sum()))
 
     def queued(self, key: Key, needed: Array) -> Airtime:
@@ -180,7 +180,3 @@ class Energy:
         if self.joules_per_example is not None:
             return self.joules_per_example * examples
         return self.capacitance * self.clock_hz**2 * self.cycles_per_example * examples
-
-    def compute_s(self, examples: float) -> float:
-        """Time of one device for a number of examples, seconds: c n / f."""
-        return self.cycles_per_example * examples / self.clock_hz

@@ -43,7 +43,9 @@ def move(model: int, src: int, dst: int, bid: float) -> Info:
 
 
 def info(starts: Sequence[int], hops: Sequence[tuple[float, Sequence[Info]]], sizes: Sequence[int]) -> Info:
-    told = [{"hop": k, "efficiency": e, "moves": list(moves)} for k, (e, moves) in enumerate(hops, start=1)]
+    told = [
+        {"hop": k, "efficiency": e, "moves": list(moves), "exchange": k} for k, (e, moves) in enumerate(hops, start=1)
+    ]
     return {
         "starts": list(starts), "hops": told, "sizes": list(sizes), "models": len(starts), "iterations": 1 + len(hops),
         "ignored": [], "warnings": [],
