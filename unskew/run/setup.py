@@ -511,13 +511,12 @@ def simulator(
     """The simulator of one method and seed, and the clients it trains; `workers` is a pool and the cell's number."""
     experiment, (trainer, population, train) = run.experiment, clients(run, method, seed)
     playing = played(experiment, method, seed, run.feds[seed].num_clients)
-    executor = run.setup.executor_kind.make(CellParts(trainer, playing, *(workers or ())))
     alone = hook(method.method, "pooled")
     world = World() if alone else experiment.world  # no messages, and no clients that they could be late from
     sim = Simulator(
         playing,
         population,
-        executor,
+        run.setup.executor_kind.make(CellParts(trainer, playing, *(workers or ()))),
         seed=seed,
         clients_per_round=1 if alone else experiment.cohort(train.num_clients),
         outage=world.outage,

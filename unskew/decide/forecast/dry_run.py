@@ -167,8 +167,7 @@ def dry_run(
         pace=world.pace,
     )
     state = sim.start()
-    driven: list[Requests] = []
-    abandoned = 0
+    driven, abandoned = list[Requests](), 0
     for t in range(1, experiment.rounds + 1):
         if t > 2 and sum(r.work for r in driven) >= jobs:
             break
