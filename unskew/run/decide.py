@@ -1,8 +1,8 @@
 """Seeds until it is decided: an interval of paired differences that may be looked at after every seed.
 
-Student's interval is meant for a number of seeds that was fixed beforehand.  Checked after each of 30 seeds, it calls
-two equal methods different in 23 % of runs.  The interval here is a confidence sequence: with probability 1 - alpha it
-covers the true difference after *every* seed. So a run may stop at any of them.
+Student's interval is meant for a number of seeds that was fixed beforehand.  Checked after each of 30 seeds, from the
+fifth on, it calls two equal methods different in 23 % of runs.  The interval here is a confidence sequence: with
+probability 1 - alpha it covers the true difference after *every* seed.  So a run may stop at any of them.
 
 Notation   x_1, ..., x_n   differences of two methods, seed by seed; mean m, standard deviation s (ddof 1)
            c               their skewness, sum (x_i - m)^3 / n over (sum (x_i - m)^2 / n)^(3/2)
