@@ -78,15 +78,15 @@ def test_a_client_s_interval_is_over_its_test_rows_too_which_are_the_same_under_
     """Basel has 100 rows: 70 right alone, and 72, 74 and 73 of them with m, each of the 70 among them.
 
     Seeds: .02, .04, .03, variance .0001 over 3.  Rows, the mean over seeds: 1, 1, 2/3 and 1/3 of 100, so 3 of sum and
-    2.556 of squares, with two rows more 3.556 / 102 - (3 / 102)^2 over 102, about the middle 3 / 102; Welch's degrees
-    of freedom are 2 (sum / part)^2.  Seeds alone would say from +.005 to +.055, and that Basel gains.
+    2.556 of squares, with two rows more 3.556 / 102 - (3 / 102)^2 over 102, about the middle 3 / 102.  The squares
+    of both half widths are added.  Seeds alone would say from +.005 to +.055, and that Basel gains.
     """
     names, n = ("Basel",), (100,)
     r = record({"alone": dict.fromkeys(range(3), (0.7,)), "m": dict.fromkeys(range(3), (0.7,))}, names, n)
     alone = {("alone", s): (rows_of(70, 100),) for s in range(3)}
     (of,) = worth.worths(kept(r, alone | {("m", s): (rows_of(k, 100),) for s, k in enumerate((72, 74, 73))}))
     basel, seeds, rows = of.clients[0].gain, 0.0001 / 3, ((3 / 102) ** 2 * -1 + (1 + 1 + 4 / 9 + 1 / 9 + 1) / 102) / 102
-    half = stdtrit(2 * ((seeds + rows) / seeds) ** 2, 0.975) * math.sqrt(seeds + rows)
+    half = math.sqrt(stdtrit(2, 0.975) ** 2 * seeds + 1.959964**2 * rows)
     assert (basel.mean, basel.low, basel.high) == pytest.approx((0.03, 3 / 102 - half, 3 / 102 + half))
     assert (basel.over, basel.verdict) == ("test examples", "open")
     few = {("m", s): (rows_of(k, 100),) for s, k in enumerate((82, 84, 83))}

@@ -8,9 +8,9 @@ A gain varies with seeds (initial models, cohorts and batches) and with the clie
 under every seed.  The variance of the mean over k seeds is that over seeds, divided by k, plus that over rows of their
 differences, averaged over seeds.  The half-width is Student's t times the root of the sum, with the degrees of freedom
 of B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
-Biometrika 34, 1947.  If a part has one degree of freedom (two seeds), that is too narrow: 9 % of intervals miss instead
-of 5 %.  Then, and for confidence sequences, the squares of both half-widths are added.  Variance of a row under one
-seed is in both parts, so the interval may be too wide.
+Biometrika 34, 1947.  If a part has one or two degrees of freedom (two or three seeds), that is too narrow: up to 9 % of
+intervals miss instead of 5 %.  Then, and for confidence sequences, the squares of both half-widths are added.  Variance
+of a row under one seed is in both parts, so the interval may be too wide.
 
 The variance over rows comes from the recorded result of each row.  A patient with several rows counts as one row, with
 the jackknife's value of them (`unskew.data.patients.by_patient`).  For shares of rows the interval is the adjusted
@@ -243,7 +243,7 @@ def _half(parts: Sequence[Chance], confidence: float) -> float:
     def t(freedom: float) -> float:
         return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
-    if min(part.freedom for part in parts) <= 1:
+    if min(part.freedom for part in parts) <= 2:
         return math.sqrt(sum(t(part.freedom) ** 2 * part.variance for part in parts))
     variance = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)
