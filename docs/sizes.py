@@ -28,7 +28,7 @@ ROOMS = [
     ("face", "api conformance cli __init__ __main__ version", 2_600, 3_737),
     ("bench", "bench", 1_500, 1_650),
     ("all of unskew/", "", 62_000, 76_249),
-    ("tests/", "", 45_000, 44_932),
+    ("tests/", "", 45_000, 44_934),
 ]
 PLACES = {place: room for room, places, *_ in ROOMS for place in places.split()}
 

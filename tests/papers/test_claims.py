@@ -1,12 +1,13 @@
 """Claims are decided by numbers worked by hand."""
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from unskew.papers.claims import SAME, Claim, Comparison, decide, every, over_seeds
+from unskew.papers.claims import SAME, Claim, Comparison, decide, every, over_seeds, without_defaults
 from unskew.tasks.measure import ACCURACY, Measure
 
 MSE = Measure("mse", "mean squared error", "lower", high=None, percent=False)
@@ -37,6 +38,7 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(
     assert (claim.holds, claim.evidence, claim.verdict, claim.seeds) == (holds, evidence, verdict, 3)
     shown = re.findall(r"[+-]\d\.\d\d(?=[],])", evidence)
     assert claim.interval == pytest.approx([float(bound) for bound in shown], abs=0.005)
+    assert Claim(**json.loads(json.dumps(without_defaults(claim)))) == replace(claim, interval=list(claim.interval))
 
 
 def test_what_lies_within_half_a_point_on_both_sides_is_level() -> None:

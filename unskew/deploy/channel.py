@@ -98,8 +98,8 @@ def _read(message: bytes, **kinds: type) -> dict[str, Any]:
     entries: Any = None
     with suppress(ValueError, RecursionError):
         entries = json.loads(message[1:]) if message[:1] in b"hs" and len(message) <= CHUNK else None
-    said = isinstance(entries, dict) and all(type(entries.get(name)) is kind for name, kind in kinds.items())
-    if not said or any(type(value) is int and value < 0 for value in entries.values()):
+    complete = isinstance(entries, dict) and all(type(entries.get(name)) is kind for name, kind in kinds.items())
+    if not complete or any(type(value) is int and value < 0 for value in entries.values()):
         raise WireError(f"a message must say {', '.join(kinds)}, and no number below zero")
     return dict(entries)
 
